@@ -1,0 +1,45 @@
+# Every target works from an empty clone: it creates .venv, installs, runs.
+PYTHON ?= python3
+BIN := .venv/bin
+.PHONY: install dev bench-install quickstart test lint types unit bench docs clean
+
+.venv/.installed: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+.venv/.dev: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch .venv/.installed $@
+
+.venv/.bench: .venv/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	@touch $@
+
+install: .venv/.installed
+dev: .venv/.dev
+
+quickstart: .venv/.installed
+	$(BIN)/kaffee quickstart -o quickstart
+
+lint: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/.dev
+	$(BIN)/mypy
+
+unit: .venv/.dev
+	$(BIN)/python -m pytest
+
+test: lint types unit
+
+bench: .venv/.bench
+	$(BIN)/python -m benchmarks.speed
+
+docs: .venv/.dev
+	$(BIN)/python -m docs.build
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache quickstart site
