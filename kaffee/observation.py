@@ -1,0 +1,139 @@
+"""The linear observation map B (Eq. observation_operator) and the products with it that a filter needs."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kaffee.errors import ConfigError
+
+
+class ObservationMap(eqx.Module):
+    """x = B z. Matrices carry leading batch axes."""
+
+    @property
+    @abstractmethod
+    def num_observed(self) -> int:
+        """N."""
+
+    @property
+    @abstractmethod
+    def latent_dim(self) -> int:
+        """M."""
+
+    @abstractmethod
+    def matrix(self) -> Float[Array, "N M"]:
+        """B as a dense matrix."""
+
+    @abstractmethod
+    def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        """B z."""
+
+    @abstractmethod
+    def rows(self, X: Float[Array, "... M K"]) -> Float[Array, "... N K"]:
+        """B X."""
+
+    @abstractmethod
+    def columns(self, X: Float[Array, "... K M"]) -> Float[Array, "... K N"]:
+        """X B'."""
+
+    @abstractmethod
+    def lift_rows(self, X: Float[Array, "... N K"]) -> Float[Array, "... M K"]:
+        """B' X."""
+
+    @abstractmethod
+    def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
+        """X B."""
+
+    @abstractmethod
+    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        """The nearest state to z that is observed as x: z + B^+ (x - B z); identity teacher forcing."""
+
+    def lift(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        """B' x."""
+        return self.extend_columns(x[..., None, :])[..., 0, :]
+
+
+class Projection(ObservationMap):
+    """B = [I 0]: the first N latent coordinates are observed (the paper's map)."""
+
+    _num_observed: int = eqx.field(static=True)
+    _latent_dim: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if not 1 <= self._num_observed <= self._latent_dim:
+            raise ConfigError(
+                f"B = [I 0] needs 1 <= N <= M, but N = {self._num_observed} coordinates are observed and the "
+                f"latent state has M = {self._latent_dim}. Choose a larger latent_dim or pass a matrix B."
+            )
+
+    @property
+    def num_observed(self) -> int:
+        return self._num_observed
+
+    @property
+    def latent_dim(self) -> int:
+        return self._latent_dim
+
+    def matrix(self) -> Float[Array, "N M"]:
+        return jnp.eye(self.num_observed, self.latent_dim)
+
+    def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        return z[..., : self.num_observed]
+
+    def rows(self, X: Float[Array, "... M K"]) -> Float[Array, "... N K"]:
+        return X[..., : self.num_observed, :]
+
+    def columns(self, X: Float[Array, "... K M"]) -> Float[Array, "... K N"]:
+        return X[..., : self.num_observed]
+
+    def lift_rows(self, X: Float[Array, "... N K"]) -> Float[Array, "... M K"]:
+        hidden = self.latent_dim - self.num_observed
+        return jnp.pad(X, [(0, 0)] * (X.ndim - 2) + [(0, hidden), (0, 0)])
+
+    def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
+        hidden = self.latent_dim - self.num_observed
+        return jnp.pad(X, [(0, 0)] * (X.ndim - 1) + [(0, hidden)])
+
+    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        return jnp.concatenate([x, z[..., self.num_observed :]], axis=-1)
+
+
+class LinearObservation(ObservationMap):
+    """Any matrix B of full row rank."""
+
+    B: Float[Array, "N M"]
+
+    def __check_init__(self) -> None:
+        if getattr(self.B, "ndim", 2) != 2:
+            raise ConfigError(f"B must be a matrix (N, M); got an array with {self.B.ndim} axes.")
+
+    @property
+    def num_observed(self) -> int:
+        return self.B.shape[0]
+
+    @property
+    def latent_dim(self) -> int:
+        return self.B.shape[1]
+
+    def matrix(self) -> Float[Array, "N M"]:
+        return self.B
+
+    def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        return z @ self.B.T
+
+    def rows(self, X: Float[Array, "... M K"]) -> Float[Array, "... N K"]:
+        return self.B @ X
+
+    def columns(self, X: Float[Array, "... K M"]) -> Float[Array, "... K N"]:
+        return X @ self.B.T
+
+    def lift_rows(self, X: Float[Array, "... N K"]) -> Float[Array, "... M K"]:
+        return self.B.T @ X
+
+    def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
+        return X @ self.B
+
+    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        return z + (x - self.observe(z)) @ jnp.linalg.pinv(self.B).T

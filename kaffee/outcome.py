@@ -1,0 +1,68 @@
+"""Outcomes instead of silent NaN: which quantity became non-finite, and when."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from kaffee.gaussian import Belief, Innovation
+
+# Index = code; the order is the order in which one step computes them.
+QUANTITIES = ("", "predicted mean", "predicted covariance", "innovation covariance", "likelihood")
+
+ADVICE = {
+    "predicted mean": "the core itself blows up; lower the learning rate, clip gradients, or train the prior longer",
+    "predicted covariance": "the covariance overflows, as it does in long open-loop windows with expanding Jacobians; "
+    "shorten the window, use float64, or score filtered innovations",
+    "innovation covariance": "it is not positive definite in this precision; use float64 or a larger observation noise",
+    "likelihood": "a residual is too large for this precision; check the scaling of the data",
+}
+
+
+def fault_code(predicted: Belief, innovation: Innovation) -> Int[Array, " W"]:
+    """0 if all is finite, else the index in `QUANTITIES` of the first quantity of this step that is not."""
+    finite = [
+        jnp.isfinite(jnp.sum(predicted.mean, axis=1)),
+        jnp.isfinite(jnp.sum(predicted.covariance, axis=(1, 2))),
+        jnp.isfinite(jnp.sum(innovation.inverse_factor, axis=(1, 2))),
+        jnp.isfinite(innovation.nll),
+    ]
+    code = jnp.zeros(finite[0].shape, jnp.int32)
+    for index in range(len(finite), 0, -1):
+        code = jnp.where(finite[index - 1], code, index)
+    return code
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether a computation stayed finite and, if not, where it first did not.
+
+    Attributes:
+        step: Number of the first bad step, counted from 1, or None.
+        window: Index of the window it happened in.
+        quantity: Which of `QUANTITIES` was the first to be non-finite.
+    """
+
+    step: int | None = None
+    window: int | None = None
+    quantity: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.step is None
+
+    def __str__(self) -> str:
+        if self.ok:
+            return "all values are finite"
+        return f"the {self.quantity} became non-finite at step {self.step} of window {self.window}: {ADVICE[self.quantity]}"
+
+
+def first_fault(faults: Int[Array, "T W"]) -> Outcome:
+    """The earliest fault of a batch, as a sentence."""
+    codes = np.asarray(faults)
+    bad = np.argwhere(codes > 0)
+    if bad.size == 0:
+        return Outcome()
+    time, window = bad[0]
+    return Outcome(int(time) + 1, int(window), QUANTITIES[codes[time, window]])

@@ -1,0 +1,115 @@
+"""The one recursion of kaffee: predict, score, assimilate, with two switches.
+
+| assimilate | transport | row of the paper              |
+|------------|-----------|-------------------------------|
+| yes        | yes       | KAFFEE, frozen core           |
+| yes        | no        | filtered, no transport (blind)|
+| no         | yes       | open loop, tied transport     |
+| no         | no        | open loop, no transport       |
+
+Training, evaluation, filtering and online use all call `step`; there is no second copy of these equations.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from kaffee.cores.core import Core
+from kaffee.gaussian import Belief, Innovation, assimilate, innovate
+from kaffee.observation import ObservationMap
+from kaffee.outcome import fault_code
+
+
+class Recursion(eqx.Module):
+    """The two switches: assimilate each observation or not; transport covariance by the Jacobian or not."""
+
+    assimilate: bool = eqx.field(static=True, default=True)
+    transport: bool = eqx.field(static=True, default=True)
+
+
+class Dynamics(NamedTuple):
+    """All that the recursion differentiates: the core, the shell's variances, the first belief."""
+
+    core: Core
+    process_variance: Float[Array, " M"]
+    observation_variance: Float[Array, " N"]
+    initial: Belief
+
+
+class Observations(NamedTuple):
+    """A batch of windows, time first, with the map that made them; `x` is finite where `mask` is True."""
+
+    x: Float[Array, "T W N"]
+    mask: Bool[Array, "T W N"]
+    observation: ObservationMap
+
+
+class Step(NamedTuple):
+    """Everything that one step computes."""
+
+    predicted: Belief
+    innovation: Innovation
+    filtered: Belief
+    fault: Int[Array, " W"]
+
+
+class Terms(NamedTuple):
+    """The scored terms of a batch of windows, and where each ended."""
+
+    nll: Float[Array, "T W"]
+    faults: Int[Array, "T W"]
+    final: Belief
+
+
+def observations_of(
+    x: Float[Array, "W T N"], mask: Bool[Array, "W T N"], observation: ObservationMap
+) -> Observations:
+    """Time first, and no NaN left to enter a gradient."""
+    clean = jnp.where(mask, x, 0.0)
+    return Observations(jnp.swapaxes(clean, 0, 1), jnp.swapaxes(mask, 0, 1), observation)
+
+
+def predict(
+    core: Core, process_variance: Float[Array, " M"], belief: Belief, *, transport: bool
+) -> Belief:
+    """The predict step (Eqs. kf_predict_mean and kf_predict_cov).
+
+        z_{t|t-1} = F(z_{t-1|t-1}),    Sigma_{t|t-1} = J Sigma_{t-1|t-1} J' + Gamma
+
+    Without transport J is replaced by the identity in the covariance only (appendix C.2).
+    """
+    Gamma = jnp.diag(process_variance)
+    if transport:
+        mean, covariance = core.predict_moments(*belief)
+    else:
+        mean, covariance = core.predict_mean(belief.mean), belief.covariance
+    return Belief(mean, covariance + Gamma)
+
+
+def step(
+    recursion: Recursion,
+    dynamics: Dynamics,
+    observation: ObservationMap,
+    belief: Belief,
+    x: Float[Array, "W N"],
+    mask: Bool[Array, "W N"],
+) -> Step:
+    """One step from t-1 to t for a batch of windows."""
+    predicted = predict(dynamics.core, dynamics.process_variance, belief, transport=recursion.transport)
+    innovation = innovate(predicted, x, mask, observation, dynamics.observation_variance)
+    filtered = assimilate(predicted, innovation) if recursion.assimilate else predicted
+    return Step(predicted, innovation, filtered, fault_code(predicted, innovation))
+
+
+def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Terms:
+    """The recursion over whole windows; plain automatic differentiation goes through it."""
+
+    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, tuple[Array, Array]]:
+        now = step(recursion, dynamics, observations.observation, belief, *inputs)
+        return now.filtered, (now.innovation.nll, now.fault)
+
+    final, (nll, faults) = jax.lax.scan(body, dynamics.initial, (observations.x, observations.mask))
+    return Terms(nll, faults, final)
