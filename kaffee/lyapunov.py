@@ -176,11 +176,17 @@ def _spectrum(
     intervals = num_steps // every // blocks
     averaged = blocks * intervals * every
     warm_up = transient + num_steps - averaged
-    z = z[: warm_up + averaged] if z.ndim == 2 else z
-    log_growth, first_bad = _run(step, z, _random_frame(M, K, z.dtype), warm_up, blocks, intervals, every)
+    along, start = (z, z[0]) if z.ndim == 2 else (None, z)
+    carry: _Carry = (start, _random_frame(M, K, z.dtype), jnp.int32(0), jnp.int32(-1))
+    carry, _ = _advance(step, carry, along, jnp.int32(warm_up), 1)
+    log_growth = []
+    for _ in range(blocks):
+        carry, growth = _advance(step, carry, along, jnp.int32(intervals), every)
+        log_growth.append(growth)
+    first_bad = int(carry[3])
 
-    block_exponents = np.asarray(log_growth, np.float64) / (intervals * every * dt)
-    diverged_at = int(first_bad) if first_bad >= 0 else None
+    block_exponents = np.array(log_growth, np.float64) / (intervals * every * dt)
+    diverged_at = first_bad if first_bad >= 0 else None
     if diverged_at is not None:
         block_exponents = np.full_like(block_exponents, np.nan)
     exponents = block_exponents.mean(axis=0)
@@ -235,46 +241,39 @@ _Carry = tuple[Float[Array, " M"], Float[Array, "M K"], Int[Array, ""], Int[Arra
 
 
 @eqx.filter_jit
-def _run(
+def _advance(
     step: Callable[..., Any],
-    states: Float[Array, "..."],
-    frame: Float[Array, "M K"],
-    warm_up: int,
-    blocks: int,
-    intervals: int,
+    carry: _Carry,
+    along: Float[Array, "T M"] | None,
+    intervals: Int[Array, ""],
     every: int,
-) -> tuple[Float[Array, "B K"], Int[Array, ""]]:
-    """Sums of log |R_ii| per block, and the index of divergence or -1."""
-    along = states if states.ndim == 2 else None
+) -> tuple[_Carry, Float[Array, " K"]]:
+    """Take `intervals` times `every` steps, and sum log |R_ii|.
 
-    def push(carry: _Carry, given: Float[Array, " M"] | None) -> tuple[_Carry, None]:
+    The number of intervals is not static: transient, blocks and runs of any length share one program.
+    """
+
+    def push(carry: _Carry) -> _Carry:
         z, Y, t, diverged_at = carry
-        z = z if given is None else given
-        diverged_at = _first(diverged_at, jnp.isfinite(z).all(), t)
+        z = z if along is None else along[t]
         z_next, Y = _tangent(step, z, Y)
-        return (z_next, Y, t + 1, diverged_at), None
+        return z_next, Y, t + 1, _first(diverged_at, jnp.isfinite(z).all(), t)
 
-    def interval(
-        carry: _Carry, given: Float[Array, "L M"] | None, length: int
-    ) -> tuple[_Carry, Float[Array, " K"]]:
-        (z, Y, t, diverged_at), _ = lax.scan(push, carry, given, length=length)
-        # Householder QR: as fast here as Gram-Schmidt and Cholesky, and safe for singular Jacobians.
+    def interval(_: Any, state: tuple[_Carry, Float[Array, " K"]]) -> tuple[_Carry, Float[Array, " K"]]:
+        carry, total = state
+        z, Y, t, diverged_at = (
+            push(carry) if every == 1 else lax.fori_loop(0, every, lambda _, c: push(c), carry)
+        )
+        # Householder QR, for any Jacobian. Cholesky is up to a third faster but fails on singular ones (in
+        # float32 long before), Gram-Schmidt is not faster.
         Q, R = jnp.linalg.qr(Y)
         growth = jnp.log(jnp.abs(jnp.diagonal(R)))
         diverged_at = _first(diverged_at, (growth < jnp.inf).all(), t - 1)
-        return (z, Q, t, diverged_at), growth
+        return (z, Q, t, diverged_at), total + growth
 
-    def block(carry: _Carry, given: Float[Array, "I L M"] | None) -> tuple[_Carry, Float[Array, " K"]]:
-        carry, growth = lax.scan(lambda c, g: interval(c, g, every), carry, given, length=intervals)
-        return carry, growth.sum(axis=0)
-
-    z0 = states if along is None else along[0]
-    carry: _Carry = (z0, frame, jnp.zeros((), jnp.int32), jnp.full((), -1, jnp.int32))
-    head = None if along is None else along[:warm_up, None]
-    tail = None if along is None else along[warm_up:].reshape(blocks, intervals, every, -1)
-    carry, _ = lax.scan(lambda c, g: interval(c, g, 1), carry, head, length=warm_up)
-    carry, growth = lax.scan(block, carry, tail, length=blocks)
-    return growth, carry[3]
+    _, Y, _, _ = carry
+    zero = jnp.zeros(Y.shape[1], Y.dtype)
+    return lax.fori_loop(jnp.zeros_like(intervals), intervals, interval, (carry, zero))
 
 
 def _first(index: Int[Array, ""], ok: Array, t: Int[Array, ""]) -> Int[Array, ""]:

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int
 
 from kaffee.gaussian import Belief, Innovation
 
 # Index = code; the order is the order in which one step computes them.
-QUANTITIES = ("", "predicted mean", "predicted covariance", "innovation covariance", "likelihood")
+QUANTITIES = ("", "predicted mean", "predicted covariance", "innovation covariance", "likelihood", "gradient")
 
 ADVICE = {
     "predicted mean": "the core itself blows up; lower the learning rate, clip gradients, or train the prior longer",
@@ -17,6 +16,7 @@ ADVICE = {
     "shorten the window, use float64, or score filtered innovations",
     "innovation covariance": "it is not positive definite in this precision; use float64 or a larger observation noise",
     "likelihood": "a residual is too large for this precision; check the scaling of the data",
+    "gradient": "the loss is finite but its gradient overflows; shorten the window or lower the learning rate",
 }
 
 
@@ -58,11 +58,19 @@ class Outcome:
         return f"the {self.quantity} became non-finite at step {self.step} of window {self.window}: {ADVICE[self.quantity]}"
 
 
-def first_fault(faults: Int[Array, "T W"]) -> Outcome:
-    """The earliest fault of a batch, as a sentence."""
-    codes = np.asarray(faults)
-    bad = np.argwhere(codes > 0)
-    if bad.size == 0:
-        return Outcome()
-    time, window = bad[0]
-    return Outcome(int(time) + 1, int(window), QUANTITIES[codes[time, window]])
+def locate_fault(faults: Int[Array, "T W"]) -> Int[Array, " 3"]:
+    """(step, window, code) of the earliest fault; zeros if there is none. For use inside jit.
+
+    >>> locate_fault(jnp.array([[0, 0], [0, 2]], jnp.int32)).tolist()
+    [2, 1, 2]
+    """
+    position = jnp.argmax(faults.ravel() > 0)
+    code = faults.ravel()[position]
+    place = jnp.stack([position // faults.shape[1] + 1, position % faults.shape[1], code]).astype(jnp.int32)
+    return jnp.where(code > 0, place, 0)
+
+
+def outcome_of(located: Int[Array, " 3"]) -> Outcome:
+    """The sentence for what `locate_fault` found."""
+    step, window, code = (int(n) for n in located)
+    return Outcome(step, window, QUANTITIES[code]) if code else Outcome()

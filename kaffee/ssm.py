@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kaffee.cores.core import Core
-from kaffee.data.scaler import Scaler
 from kaffee.errors import ConfigError, unknown
 from kaffee.observation import ObservationMap, Projection
 from kaffee.shell import Shell
@@ -20,21 +19,19 @@ PARTS = ("core", "shell", "embedding", "observation")
 class StateSpaceModel(eqx.Module):
     """z_{t+1} = F(z_t) + Gamma^{1/2} xi_t,  x_t = B z_t + Lambda^{1/2} eta_t  (section 2.1).
 
-    The model lives in standardised coordinates; `scaler` takes observations there and results back.
+    The model lives in standardised coordinates; a `Reconstruction` carries the way there and back.
 
     Attributes:
         core: F.
         shell: Gamma and Lambda.
         observation: B.
         embedding: E, (M, N): the initial state of an observation is E x with the observed part overwritten.
-        scaler: Standardisation of the data the model was made for.
     """
 
     core: Core
     shell: Shell
     observation: ObservationMap
     embedding: Float[Array, "M N"]
-    scaler: Scaler
 
     @classmethod
     def create(
@@ -44,7 +41,6 @@ class StateSpaceModel(eqx.Module):
         *,
         key: Key[Array, ""],
         observation: ObservationMap | None = None,
-        scaler: Scaler | None = None,
         noise_std: float = 0.1,
         dtype: Any = jnp.float32,
     ) -> "StateSpaceModel":
@@ -60,7 +56,6 @@ class StateSpaceModel(eqx.Module):
             ),
             observation=observation or Projection(num_observed, core.latent_dim),
             embedding=embedding,
-            scaler=scaler or Scaler.identity(num_observed),
         )
 
     def __check_init__(self) -> None:
@@ -94,7 +89,7 @@ class StateSpaceModel(eqx.Module):
 
     def replace(self, **parts: Any) -> "StateSpaceModel":
         """A copy with some parts exchanged."""
-        fields = {name: getattr(self, name) for name in ("core", "shell", "observation", "embedding", "scaler")}
+        fields = {name: getattr(self, name) for name in PARTS}
         return StateSpaceModel(**{**fields, **parts})
 
     def exact(self) -> "StateSpaceModel":

@@ -1,0 +1,115 @@
+"""Innovation NLL and open-loop NLL from the same recursion (Eq. filtered_likelihood, appendices B.2 and C.2)."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from kaffee.adjoint import adjoint_terms
+from kaffee.gaussian import Belief
+from kaffee.recursion import Dynamics, Observations, Recursion, Terms, observations_of, scan_terms
+from kaffee.ssm import StateSpaceModel
+
+Gradient = Literal["adjoint", "autodiff"]
+
+
+class Score(NamedTuple):
+    """The value of an objective on a batch of windows.
+
+    Attributes:
+        loss: Mean NLL per scored, observed entry; 1/(|B| L N) sum l_t on complete data.
+        faults: (T, W) codes of `kaffee.outcome`, 0 where all is finite.
+    """
+
+    loss: Float[Array, ""]
+    faults: Int[Array, "T W"]
+
+
+def initial_belief(model: StateSpaceModel, mean: Float[Array, "W M"]) -> Belief:
+    """N(mean, Gamma): where a window starts (algorithm 1)."""
+    Gamma = jnp.diag(model.shell.process_variance())
+    return Belief(mean, jnp.broadcast_to(Gamma, (mean.shape[0], *Gamma.shape)))
+
+
+def dynamics_of(model: StateSpaceModel, initial: Belief) -> Dynamics:
+    """What the recursion needs of a model."""
+    return Dynamics(model.core, model.shell.process_variance(), model.shell.observation_variance(), initial)
+
+
+def run_terms(
+    model: StateSpaceModel,
+    initial: Belief,
+    observations: Observations,
+    recursion: Recursion,
+    *,
+    gradient: Gradient = "adjoint",
+    segment: int | None = None,
+) -> Terms:
+    """The NLL terms of a batch of windows.
+
+    Args:
+        segment: Keep the belief only every `segment` steps and recompute the rest in the backward pass: memory
+            O(T / segment + segment) instead of O(T). Must divide the number of steps.
+    """
+    if gradient == "adjoint":
+        # The adjoint is exact in all but B, which the paper holds fixed; train B through "autodiff".
+        observations = observations._replace(observation=jax.lax.stop_gradient(observations.observation))
+        run = adjoint_terms
+    else:
+        run = _autodiff_terms
+    if segment is None:
+        return run(dynamics_of(model, initial), recursion, observations)
+    num_steps = observations.x.shape[0]
+    if num_steps % segment:
+        raise ValueError(f"segment = {segment} does not divide the window of {num_steps} steps.")
+
+    @jax.checkpoint
+    def one(belief: Belief, part: tuple[Array, Array]) -> tuple[Belief, tuple[Array, Array]]:
+        chunk = Observations(*part, observations.observation)
+        terms = run(dynamics_of(model, belief), recursion, chunk)
+        return terms.final, (terms.nll, terms.faults)
+
+    parts = jax.tree.map(
+        lambda a: a.reshape(num_steps // segment, segment, *a.shape[1:]), (observations.x, observations.mask)
+    )
+    final, (nll, faults) = jax.lax.scan(one, initial, parts)
+    return Terms(nll.reshape(num_steps, -1), faults.reshape(num_steps, -1), final)
+
+
+def _autodiff_terms(dynamics: Dynamics, recursion: Recursion, observations: Observations) -> Terms:
+    return scan_terms(recursion, dynamics, observations)
+
+
+def window_nll(
+    model: StateSpaceModel,
+    x: Float[Array, "W L N"],
+    mask: Bool[Array, "W L N"],
+    recursion: Recursion,
+    *,
+    burn_in: int = 8,
+    start: Float[Array, "W M"] | None = None,
+    gradient: Gradient = "adjoint",
+    segment: int | None = None,
+) -> Score:
+    """The training loss of algorithm 1 on a batch of windows.
+
+        L = 1/(|B| L N) sum_{t > L_burn} 1/2 [log det Omega_t + v_t' Omega_t^-1 v_t + N log 2 pi]
+
+    The first row of each window only anchors the mean; the following `burn_in` rows are propagated but not scored.
+
+    Args:
+        start: Latent states zbar_{t0}; the embedding of the first row by default.
+    """
+    anchor = model.observation
+    first, first_mask = jnp.where(mask[:, 0], x[:, 0], 0.0), mask[:, 0]
+    if start is None:
+        start = model.embed(first)
+    else:
+        start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
+    observations = observations_of(x[:, 1:], mask[:, 1:], anchor)
+    terms = run_terms(
+        model, initial_belief(model, start), observations, recursion, gradient=gradient, segment=segment
+    )
+    count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)
+    return Score(jnp.sum(terms.nll[burn_in:]) / jnp.maximum(count, 1.0), terms.faults)

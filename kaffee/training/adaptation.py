@@ -1,0 +1,124 @@
+"""KAFFEE and its controls: train core and shell through the recursion (algorithm 1)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kaffee.data.series import Series
+from kaffee.data.windows import WindowBatch
+from kaffee.methods import Method
+from kaffee.objectives import Gradient, Score, window_nll
+from kaffee.recursion import Recursion
+from kaffee.ssm import StateSpaceModel
+from kaffee.training.forcing import Forcing, run_forced
+from kaffee.training.loop import Schedule, Trained, Watcher, train
+from kaffee.training.optimiser import Optimiser
+from kaffee.training.sampling import padded, training_windows
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """The settings of algorithm 1; the defaults are the paper's for Lorenz-96.
+
+    Attributes:
+        scored: L, steps of a window that enter the loss.
+        burn_in: L_burn, steps before them that are only propagated.
+        start: Where a window's mean starts: "embedding" of its first row, or "forced", the latent state of the prior
+            under teacher forcing at every step. Either way the observed coordinates are then overwritten.
+        gradient: "adjoint" (hand-derived) or "autodiff".
+        segment: See `kaffee.objectives.run_terms`; for windows that do not fit in memory.
+    """
+
+    scored: int = 32
+    burn_in: int = 8
+    start: Literal["embedding", "forced"] = "embedding"
+    gradient: Gradient = "adjoint"
+    segment: int | None = None
+    optimiser: Optimiser = Optimiser("adam", learning_rate=5e-3, clip_norm=2.0)
+    schedule: Schedule = Schedule(num_updates=150, report_every=5, save_every=50)
+
+
+class NLLObjective(eqx.Module):
+    """The window NLL of a method as the training loop wants it."""
+
+    recursion: Recursion
+    burn_in: int = eqx.field(static=True)
+    gradient: Gradient = eqx.field(static=True, default="adjoint")
+    segment: int | None = eqx.field(static=True, default=None)
+    latent: Float[Array, "T M"] | None = None
+
+    def __call__(self, model: StateSpaceModel, batch: WindowBatch, /) -> Score:
+        start = None if self.latent is None else self.latent[batch.starts]
+        return window_nll(
+            model,
+            batch.observations,
+            batch.mask,
+            self.recursion,
+            burn_in=self.burn_in,
+            start=start,
+            gradient=self.gradient,
+            segment=self.segment,
+        )
+
+
+@eqx.filter_jit
+def forced_states(model: StateSpaceModel, x: Array, mask: Array, forcing: Forcing) -> Float[Array, "R T M"]:
+    """The latent states of the prior along recordings, under teacher forcing."""
+    first = model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0))[:, None]
+    run, _ = run_forced(model, x, mask, forcing)
+    return jnp.concatenate([first, jnp.swapaxes(run.states, 0, 1)], axis=1)
+
+
+def latent_states(model: StateSpaceModel, series: Series) -> Float[Array, "T M"]:
+    """The prior's teacher-forced latent state at every row of `Series.concatenated()`."""
+    states = forced_states(model.exact(), *padded(series, model.dtype), Forcing(interval=1))
+    return jnp.concatenate([states[i, :length] for i, length in enumerate(series.lengths)])
+
+
+def nll_objective(
+    model: StateSpaceModel, series: Series, method: Method, settings: Adaptation, parts: tuple[str, ...]
+) -> NLLObjective:
+    """The objective of `method`; B has no hand-derived gradient, so training it goes through autodiff."""
+    return NLLObjective(
+        recursion=method.recursion,
+        burn_in=settings.burn_in,
+        gradient="autodiff" if "observation" in parts else settings.gradient,
+        segment=settings.segment,
+        latent=latent_states(model, series) if settings.start == "forced" else None,
+    )
+
+
+def adapt(
+    model: StateSpaceModel,
+    series: Series,
+    method: Method,
+    settings: Adaptation,
+    *,
+    seed: int,
+    parts: tuple[str, ...] | None = None,
+    watcher: Watcher | None = None,
+    save: Callable[..., Any] | None = None,
+    **resume: Any,
+) -> Trained:
+    """Make a prior probabilistic on a standardised series: the rows of the paper by `method`.
+
+    The shell should have been initialised (`initialise_shell`). The core trains under its surrogate gates.
+    """
+    parts = method.trainable_parts if parts is None else parts
+    prior = model.replace(core=model.core.surrogate())
+    return train(
+        prior,
+        nll_objective(prior, series, method, settings, parts),
+        training_windows(series, settings.burn_in + settings.scored + 1, model.dtype),
+        parts=parts,
+        optimiser=settings.optimiser,
+        schedule=settings.schedule,
+        seed=seed,
+        watcher=watcher,
+        save=save,
+        **resume,
+    )

@@ -1,0 +1,152 @@
+"""Teacher forcing: the deterministic pretraining of appendix C.1, and the residuals that seed the shell.
+
+    zhat_{t+1} = F(z_t),    z_{t+1} = zhat_{t+1} + s_{t+1} B^+ (x_{t+1} - B zhat_{t+1})
+
+s_t = alpha where t is a multiple of the interval, else 0. Sparse identity forcing (the paper): interval 20, alpha 1.
+Generalised teacher forcing: interval 1, 0 < alpha < 1. The loss sees zhat, the state that is carried on is z.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from kaffee.cores.core import Core
+from kaffee.errors import ConfigError
+from kaffee.observation import ObservationMap
+from kaffee.recursion import Observations, observations_of
+from kaffee.ssm import StateSpaceModel
+
+
+@dataclass(frozen=True)
+class Forcing:
+    """When and how strongly the data overwrite the observed part of the state."""
+
+    interval: int = 20
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.interval < 1:
+            raise ConfigError(f"The forcing interval is at least 1 step, not {self.interval}.")
+        if not 0.0 <= self.alpha <= 1.0:
+            raise ConfigError(f"The forcing strength alpha lies in [0, 1], not {self.alpha}.")
+
+    def strengths(self, num_steps: int) -> np.ndarray:
+        """s_1, ..., s_T, counted from the start of a window.
+
+        >>> Forcing(interval=2).strengths(5).tolist()
+        [0.0, 1.0, 0.0, 1.0, 0.0]
+        """
+        steps = np.arange(1, num_steps + 1)
+        return np.where(steps % self.interval == 0, self.alpha, 0.0)
+
+
+class ForcedRun(NamedTuple):
+    """The unforced predictions of a forced run, and the states that were carried on."""
+
+    predictions: Float[Array, "T W N"]
+    states: Float[Array, "T W M"]
+
+
+class _Start(NamedTuple):
+    core: Core
+    z: Float[Array, "W M"]
+
+
+def _force(
+    z: Float[Array, "W M"],
+    x: Float[Array, "W N"],
+    mask: Bool[Array, "W N"],
+    strength: Float[Array, ""],
+    observation: ObservationMap,
+) -> Float[Array, "W M"]:
+    target = jnp.where(mask, x, observation.observe(z))
+    return z + strength * (observation.overwrite(z, target) - z)
+
+
+@eqx.filter_custom_vjp
+def forced_run(start: _Start, strengths: Float[Array, " T"], observations: Observations) -> ForcedRun:
+    """Run the core under forcing.
+
+    The gradient walks back through the states only and collects the cotangents of all steps; the core's parameters
+    then get theirs in one batched product instead of one small one per step.
+    """
+    return _scan(start, strengths, observations)[0]
+
+
+def _scan(
+    start: _Start, strengths: Float[Array, " T"], observations: Observations
+) -> tuple[ForcedRun, Float[Array, "T W M"]]:
+    observation = observations.observation
+
+    def body(z: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+        strength, x, mask = inputs
+        predicted = start.core.predict_mean(z)
+        forced = _force(predicted, x, mask, strength, observation)
+        return forced, (observation.observe(predicted), forced, z)
+
+    xs = (strengths, observations.x, observations.mask)
+    _, (predictions, states, before) = jax.lax.scan(body, start.z, xs)
+    return ForcedRun(predictions, states), before
+
+
+@forced_run.def_fwd
+def _forward(
+    perturbed: Any, start: _Start, strengths: Float[Array, " T"], observations: Observations
+) -> tuple[ForcedRun, Float[Array, "T W M"]]:
+    return _scan(start, strengths, observations)
+
+
+@forced_run.def_bwd
+def _backward(
+    before: Float[Array, "T W M"],
+    run_bar: ForcedRun,
+    perturbed: Any,
+    start: _Start,
+    strengths: Float[Array, " T"],
+    observations: Observations,
+) -> _Start:
+    observation = observations.observation
+    states_bar = jnp.zeros_like(before) if run_bar.states is None else run_bar.states
+    predictions_bar = jnp.zeros_like(observations.x) if run_bar.predictions is None else run_bar.predictions
+
+    def body(z_bar: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        strength, x, mask, z, prediction_bar, state_bar = inputs
+        # The forced state is affine in the prediction, so any point serves to pull back through it.
+        _, force_vjp = jax.vjp(lambda p: _force(p, x, mask, strength, observation), z)
+        predicted_bar = force_vjp(z_bar + state_bar)[0] + observation.lift(prediction_bar)
+        return start.core.pull_back_mean(z, predicted_bar, with_core=False)[1], predicted_bar
+
+    xs = (strengths, observations.x, observations.mask, before, predictions_bar, states_bar)
+    z_bar, predicted_bars = jax.lax.scan(body, jnp.zeros_like(start.z), xs, reverse=True)
+    M = start.z.shape[-1]
+    core_bar = jax.tree.map(lambda _: None, eqx.filter(start.core, eqx.is_inexact_array))
+    if any(jax.tree.leaves(perturbed.core)):
+        flat = before.reshape(-1, M), predicted_bars.reshape(-1, M)
+        core_bar, _ = start.core.pull_back_mean(*flat, with_core=True)
+    return _Start(core_bar, z_bar)
+
+
+def run_forced(
+    model: StateSpaceModel, x: Float[Array, "W L N"], mask: Bool[Array, "W L N"], forcing: Forcing
+) -> tuple[ForcedRun, Observations]:
+    """A forced run of whole windows that starts from the embedding of their first rows."""
+    fixed_map = jax.lax.stop_gradient(model.observation)
+    observations = observations_of(x[:, 1:], mask[:, 1:], fixed_map)
+    start = _Start(model.core, model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0)))
+    strengths = jnp.asarray(forcing.strengths(observations.x.shape[0]), x.dtype)
+    return forced_run(start, strengths, observations), observations
+
+
+def forcing_loss(
+    model: StateSpaceModel, x: Float[Array, "W L N"], mask: Bool[Array, "W L N"], forcing: Forcing
+) -> Float[Array, ""]:
+    """L_ITF: mean squared error of the unforced one-step predictions over all observed entries (appendix C.1)."""
+    run, observations = run_forced(model, x, mask, forcing)
+    error = jnp.where(observations.mask, run.predictions - observations.x, 0.0)
+    count = jnp.maximum(jnp.sum(observations.mask), 1).astype(error.dtype)
+    return jnp.sum(error**2) / count
