@@ -1,0 +1,84 @@
+"""Filtering recordings with a trained model: beliefs, predictions and likelihood at every step."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from kaffee.gaussian import Belief
+from kaffee.objectives import dynamics_of, initial_belief
+from kaffee.outcome import Outcome, locate_fault, outcome_of
+from kaffee.recursion import Recursion, observations_of, step
+from kaffee.ssm import StateSpaceModel
+
+
+class Filtered(NamedTuple):
+    """Moments at every step after the first row, in standardised coordinates; `_std` are marginal.
+
+    Attributes:
+        mean, std: Of the latent state given all observations up to and including this step.
+        predicted_mean, predicted_std: Of the observation given those before it (Lambda included).
+        innovations: x - B z_{t|t-1}, 0 where missing.
+        nll: -log p(x_t | x_{<t}) of the observed entries.
+        faults: Codes of `kaffee.outcome`.
+        final: The last belief, to go on from.
+    """
+
+    mean: Float[Array, "R T M"]
+    std: Float[Array, "R T M"]
+    predicted_mean: Float[Array, "R T N"]
+    predicted_std: Float[Array, "R T N"]
+    innovations: Float[Array, "R T N"]
+    nll: Float[Array, "R T"]
+    faults: Int[Array, "R T"]
+    final: Belief
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether all of it is finite; if not, what was not, and when."""
+        return outcome_of(locate_fault(self.faults.T))
+
+
+def _marginal_std(covariance: Float[Array, "R K K"]) -> Float[Array, "R K"]:
+    return jnp.sqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
+
+
+@eqx.filter_jit
+def run_filter(
+    model: StateSpaceModel,
+    x: Float[Array, "R T N"],
+    mask: Bool[Array, "R T N"],
+    recursion: Recursion | None = None,
+    initial: Belief | None = None,
+) -> Filtered:
+    """Filter a batch of recordings; the first row anchors the belief unless `initial` is given.
+
+    With `initial` every row is assimilated and the results have as many steps as `x`.
+    """
+    recursion = recursion or Recursion()
+    if initial is None:
+        start = model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0))
+        initial, x, mask = initial_belief(model, start), x[:, 1:], mask[:, 1:]
+    observations = observations_of(x, mask, model.observation)
+    dynamics = dynamics_of(model, initial)
+    noise = dynamics.observation_variance
+
+    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, tuple[Array, ...]]:
+        now = step(recursion, dynamics, model.observation, belief, *inputs)
+        seen = model.observation.columns(model.observation.rows(now.predicted.covariance))
+        spread = jnp.sqrt(jnp.diagonal(seen, axis1=1, axis2=2) + noise)
+        kept = (
+            now.filtered.mean,
+            _marginal_std(now.filtered.covariance),
+            model.observation.observe(now.predicted.mean),
+            spread,
+            now.innovation.residual,
+            now.innovation.nll,
+            now.fault,
+        )
+        return now.filtered, kept
+
+    final, kept = jax.lax.scan(body, initial, (observations.x, observations.mask))
+    return Filtered(*(jnp.swapaxes(a, 0, 1) for a in kept), final)

@@ -1,0 +1,97 @@
+"""Free runs: the surrogate on its own, with the shell off (core) or on (stochastic)."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from kaffee.cores.core import Core
+from kaffee.ssm import StateSpaceModel
+
+# Standardised attractors live within a few units; a state beyond this has left for good.
+DIVERGENCE_BOUND = 1e3
+
+
+class Rollout(NamedTuple):
+    """A batch of free runs.
+
+    Attributes:
+        states: Latent states after each step.
+        observations: B z, plus Lambda noise where the shell is on.
+        diverged_at: First step (from 1) at which a state was non-finite or beyond the bound; 0 if it never was.
+    """
+
+    states: Float[Array, "S T M"]
+    observations: Float[Array, "S T N"]
+    diverged_at: Int[Array, " S"]
+
+
+@eqx.filter_jit
+def _free_run(
+    model: StateSpaceModel,
+    start: Float[Array, "S M"],
+    key: Key[Array, ""] | None,
+    num_steps: int,
+    transient: int,
+    bound: float,
+) -> Rollout:
+    core: Core = model.core
+    process_std = jnp.sqrt(model.shell.process_variance())
+    observation_std = jnp.sqrt(model.shell.observation_variance())
+
+    def body(carry: tuple[Array, Array], t: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        z, diverged_at = carry
+        z = core.predict_mean(z)
+        if key is None:
+            x = model.observation.observe(z)
+        else:
+            key_process, key_observation = jax.random.split(jax.random.fold_in(key, t))
+            z = z + process_std * jax.random.normal(key_process, z.shape, z.dtype)
+            x = model.observation.observe(z)
+            x = x + observation_std * jax.random.normal(key_observation, x.shape, x.dtype)
+        away = ~(jnp.max(jnp.abs(z), axis=1) < bound)
+        diverged_at = jnp.where((diverged_at == 0) & away, t + 1, diverged_at)
+        return (z, diverged_at), (z, x)
+
+    def skip(t: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        return body(carry, t)[0]
+
+    carry = (start, jnp.zeros(start.shape[0], jnp.int32))
+    carry = jax.lax.fori_loop(0, transient, skip, carry)
+    (_, diverged_at), (states, xs) = jax.lax.scan(body, carry, jnp.arange(transient, transient + num_steps))
+    return Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at)
+
+
+def free_run(
+    model: StateSpaceModel,
+    start: Float[Array, "S M"],
+    num_steps: int,
+    *,
+    key: Key[Array, ""] | None = None,
+    transient: int = 0,
+    bound: float = DIVERGENCE_BOUND,
+) -> Rollout:
+    """Run the surrogate on its own from latent states, in standardised coordinates.
+
+    Args:
+        key: Turns the shell on: process noise at each step, observation noise on the output. None: the bare core.
+        transient: Steps that are run first and not kept; divergence within them counts.
+        bound: Largest coordinate that still counts as on the attractor.
+    """
+    return _free_run(model.exact(), start, key, num_steps, transient, bound)
+
+
+def describe_divergence(diverged_at: Int[Array, " S"]) -> str:
+    """A sentence for people: how many runs left the attractor, and when first.
+
+    >>> describe_divergence(jnp.array([0, 17]))
+    '1 of 2 rollouts diverged, the first at step 17'
+    """
+    steps = np.asarray(diverged_at)
+    bad = steps[steps > 0]
+    if bad.size == 0:
+        return f"none of {steps.size} rollouts diverged"
+    return f"{bad.size} of {steps.size} rollouts diverged, the first at step {bad.min()}"
