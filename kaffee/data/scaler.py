@@ -1,0 +1,153 @@
+"""Standardisation of coordinates, carried with the model and inverted on output."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from kaffee.data.validate import as_float64, quoted
+from kaffee.errors import DataError
+
+if TYPE_CHECKING:
+    from kaffee.data.series import Series
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    r"""The map $x \mapsto (x - \mathrm{mean}) / \mathrm{scale}$ for each coordinate, and its inverse.
+
+    Works on NumPy and JAX arrays alike and keeps their dtype: mean and scale are cast to it, so nothing is
+    promoted. Two scalers with the same numbers are equal and have the same hash.
+
+    Args:
+        mean: (N,) in data units.
+        scale: (N,) in data units, positive.
+
+    >>> scaler = Scaler(mean=[1.0, 2.0], scale=[2.0, 4.0])
+    >>> scaler.transform(np.array([[3.0, 2.0]])).tolist()
+    [[1.0, 0.0]]
+    """
+
+    mean: Float[np.ndarray, " N"]
+    scale: Float[np.ndarray, " N"]
+
+    def __post_init__(self) -> None:
+        mean, scale = as_float64(self.mean, "scaler mean"), as_float64(self.scale, "scaler scale")
+        if mean.ndim != 1 or mean.shape != scale.shape or not mean.size:
+            raise DataError(
+                f"A scaler needs mean and scale of the same shape (N,); given {mean.shape} and {scale.shape}."
+            )
+        if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
+            raise DataError("A scaler needs a finite mean and a finite, positive scale in every coordinate.")
+        for field, array in (("mean", mean), ("scale", scale)):
+            array.setflags(write=False)
+            object.__setattr__(self, field, array)
+
+    @classmethod
+    def fit(cls, series: "Series") -> "Scaler":
+        """Mean and standard deviation (ddof 0) of the observed values over all recordings.
+
+        Raises:
+            DataError: a coordinate is constant, so it has no scale.
+        """
+        low = np.fmin.reduce([np.fmin.reduce(values, axis=0) for values in series.recordings])
+        high = np.fmax.reduce([np.fmax.reduce(values, axis=0) for values in series.recordings])
+        # powers of two are exact and keep the squares of very large or small values in range
+        largest = np.fmax(np.abs(low), np.abs(high))
+        unit = np.ldexp(1.0, np.clip(np.frexp(largest)[1], -1000, 1000))
+        # counted from the middle of the range, a constant has deviation zero to the last bit
+        middle = (low / unit + high / unit) / 2
+        parts = [values / unit - middle for values in series.recordings]
+        count = sum(np.sum(~np.isnan(part), axis=0) for part in parts)
+        shift = sum(np.nansum(part, axis=0) for part in parts) / count
+        scale = np.sqrt(sum(np.nansum((part - shift) ** 2, axis=0) for part in parts) / count)
+        mean = middle + shift
+        constant = np.flatnonzero(scale <= np.finfo(np.float64).eps * largest / unit)
+        if constant.size:
+            names = [series.columns[int(j)] for j in constant]
+            example = float(mean[constant[0]] * unit[constant[0]])
+            which = "columns" if len(names) > 1 else "column"
+            raise DataError(
+                f"{series.label}: constant {which} {quoted(names)} ({example:.6g} in all "
+                f"{int(count[constant[0]])} observed values): there is no scale to standardise by. Select "
+                "the other columns, or use Scaler.identity to skip standardisation."
+            )
+        return cls(mean * unit, scale * unit)
+
+    @classmethod
+    def identity(cls, num_coordinates: int) -> "Scaler":
+        """A scaler that changes nothing."""
+        return cls(np.zeros(num_coordinates), np.ones(num_coordinates))
+
+    @property
+    def num_coordinates(self) -> int:
+        """The number of coordinates N."""
+        return int(self.mean.shape[0])
+
+    def transform(self, x: Any) -> Any:
+        """Data units (..., N) to standard units."""
+        x = self._floating(x)
+        return (x - _align(self.mean, x)) / _align(self.scale, x)
+
+    def inverse(self, x: Any) -> Any:
+        """Standard units (..., N) to data units."""
+        x = self._floating(x)
+        return x * _align(self.scale, x) + _align(self.mean, x)
+
+    def inverse_std(self, std: Any) -> Any:
+        """Standard deviations (..., N) in standard units to data units."""
+        std = self._floating(std)
+        return std * _align(self.scale, std)
+
+    def inverse_covariance(self, covariance: Any) -> Any:
+        r"""Covariances (..., N, N) in standard units to data units: $S \Sigma S$, $S$ the diagonal scale."""
+        covariance = self._floating(covariance)
+        n = self.num_coordinates
+        if covariance.shape[-2:] != (n, n):
+            raise DataError(f"A covariance of shape (..., {n}, {n}) is needed; given {covariance.shape}.")
+        row = _align(self.scale, covariance)
+        return covariance * row * np.swapaxes(row, -1, -2)
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Plain lists for JSON; `from_dict` restores the very same bits."""
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Scaler":
+        """The scaler that `to_dict` wrote.
+
+        >>> Scaler.from_dict(Scaler.identity(2).to_dict()) == Scaler.identity(2)
+        True
+        """
+        missing = {"mean", "scale"} - set(data)
+        if missing:
+            raise DataError(f"A stored scaler needs the keys 'mean' and 'scale'; missing: {sorted(missing)}.")
+        return cls(data["mean"], data["scale"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scaler) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[bytes, bytes]:
+        return self.mean.tobytes(), self.scale.tobytes()
+
+    def _floating(self, x: Any) -> Any:
+        if not hasattr(x, "dtype") or (isinstance(x, np.ndarray) and x.dtype.kind in "iu"):
+            x = np.asarray(x, dtype=np.float64)
+        if np.issubdtype(x.dtype, np.integer) or np.issubdtype(x.dtype, np.bool_):
+            raise DataError(f"A scaler works on floats; given {x.dtype}. Convert with .astype first.")
+        if x.ndim == 0 or x.shape[-1] != self.num_coordinates:
+            raise DataError(
+                f"The scaler holds {self.num_coordinates} coordinates, but the last axis of shape "
+                f"{tuple(x.shape)} does not. Pass arrays of shape (..., N) with the coordinates last."
+            )
+        return x
+
+
+def _align(vector: np.ndarray, x: Any) -> np.ndarray:
+    """Cast to the dtype of x and add leading axes, so that neither dtype nor rank is promoted."""
+    return vector.astype(x.dtype).reshape((1,) * (x.ndim - 1) + vector.shape)

@@ -1,0 +1,297 @@
+"""One class for data: recordings of unequal length, with missing values, names and times."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
+
+from kaffee.data.scaler import Scaler
+from kaffee.data.timeaxis import check_same_step, mean_step, regularise_time
+from kaffee.data.validate import (
+    as_recordings,
+    check_columns,
+    check_finite,
+    check_observed,
+    check_same_width,
+    check_times,
+    find_column,
+)
+from kaffee.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Series:
+    """One or several recordings of the same N coordinates at the same time step; NaN is missing.
+
+    Arrays are copied on entry and read-only from then on. Two series with the same content are equal,
+    whatever they are called and wherever they came from.
+
+    Args:
+        recordings: float64 arrays (T_i, N).
+        columns: one name for each coordinate; x1..xN by default.
+        times: increasing times (T_i,) for each recording, or None.
+        name: a short name for reports.
+        source: the file or files it was read from.
+        notes: sentences on what the reader did, for reports.
+
+    >>> series = Series.from_arrays([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]], columns=["x", "y"])
+    >>> series
+    Series(1 recording, 3 steps, 2 coordinates: x, y; 16.7 % missing)
+    """
+
+    recordings: tuple[Float[np.ndarray, "T N"], ...]
+    columns: tuple[str, ...] = ()
+    times: tuple[Float[np.ndarray, " T"], ...] | None = None
+    name: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = self.label
+        recordings = as_recordings(list(self.recordings), where)
+        columns = check_columns(self.columns or None, check_same_width(recordings, where), where)
+        for r, values in enumerate(recordings):
+            check_finite(values, columns, lambda row, r=r: f"{where}, recording {r}, row {row}")  # type: ignore[misc]
+        check_observed(recordings, columns, where)
+        times = None
+        if self.times is not None:
+            if len(self.times) != len(recordings):
+                raise DataError(
+                    f"{where}: {len(self.times)} arrays of times for {len(recordings)} recordings. "
+                    "Give one for each recording."
+                )
+            pairs = zip(self.times, recordings, strict=True)
+            times = tuple(check_times(t, len(v), f"{where}, recording {r}") for r, (t, v) in enumerate(pairs))
+        for array in (*recordings, *(times or ())):
+            array.setflags(write=False)
+        object.__setattr__(self, "recordings", tuple(recordings))
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "times", times)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        data: Any,
+        columns: Sequence[str] | None = None,
+        times: ArrayLike | Sequence[ArrayLike] | None = None,
+        name: str = "",
+        *,
+        source: str = "",
+        notes: Sequence[str] = (),
+        time_tolerance: float = 0.05,
+    ) -> "Series":
+        """A series from arrays in memory.
+
+        Args:
+            data: (T,) for one coordinate, (T, N) for one recording, a list of (T_i, N) arrays or (R, T, N)
+                for several. Integers and floats of any size; NaN and masked entries are missing.
+            columns: one name for each coordinate.
+            times: (T,) for one recording or shared by all, or one array for each. Gaps of whole steps are
+                filled with missing rows, see `regularise_time`.
+            name: a short name for reports.
+            source: the file or files the arrays came from.
+            notes: sentences on how the arrays came about.
+            time_tolerance: allowed deviation of times from whole steps, in steps.
+        """
+        where = source or name or "series"
+        recordings = as_recordings(data, where)
+        if times is None:
+            return cls(tuple(recordings), tuple(columns or ()), None, name, source, tuple(notes))
+        labels = [f"{where}, recording {r}" for r in range(len(recordings))]
+        pairs = [
+            regularise_time(t, values, tolerance=time_tolerance, where=label)
+            for t, values, label in zip(
+                _per_recording(times, recordings, where), recordings, labels, strict=True
+            )
+        ]
+        check_same_step([t for t, _ in pairs], labels, time_tolerance)
+        added = sum(len(values) for _, values in pairs) - sum(map(len, recordings))
+        if added:
+            notes = (*notes, f"{added} missing rows inserted at gaps in time")
+        regular = tuple(values for _, values in pairs)
+        return cls(regular, tuple(columns or ()), tuple(t for t, _ in pairs), name, source, tuple(notes))
+
+    @property
+    def label(self) -> str:
+        """What messages call this series: its source, else its name."""
+        return self.source or self.name or "series"
+
+    @property
+    def num_recordings(self) -> int:
+        """The number of recordings."""
+        return len(self.recordings)
+
+    @property
+    def num_coordinates(self) -> int:
+        """The number of coordinates N."""
+        return int(self.recordings[0].shape[1])
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Steps in each recording."""
+        return tuple(len(values) for values in self.recordings)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps in all recordings together."""
+        return sum(self.lengths)
+
+    @property
+    def mask(self) -> tuple[Bool[np.ndarray, "T N"], ...]:
+        """For each recording, True where a value was observed."""
+        return tuple(~np.isnan(values) for values in self.recordings)
+
+    @property
+    def missing_fraction(self) -> float:
+        """The fraction of values that are missing."""
+        missing = sum(int(np.isnan(values).sum()) for values in self.recordings)
+        return missing / (self.num_steps * self.num_coordinates)
+
+    @property
+    def time_step(self) -> float | None:
+        """The mean time step, None without times."""
+        steps = [step for t in self.times or () if (step := mean_step(t)) is not None]
+        return float(np.mean(steps)) if steps else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content: shapes, names, values and times, not of name, source or notes.
+
+        Values are hashed as little-endian float64 with one bit pattern for NaN, so that the same data give
+        the same fingerprint on every platform and from every file format.
+        """
+        head = {"columns": self.columns, "lengths": self.lengths, "times": self.times is not None}
+        digest = hashlib.sha256(b"kaffee series 1\n" + json.dumps(head).encode())
+        for array in (*self.recordings, *(self.times or ())):
+            canonical = np.where(np.isnan(array), np.float64("nan"), array)
+            digest.update(canonical.astype("<f8").tobytes())
+        return digest.hexdigest()
+
+    def split(self, fraction: float = 0.8, *, test_steps: int | None = None) -> tuple["Series", "Series"]:
+        """Train and test part, by time within each recording: the test part always lies later.
+
+        Args:
+            fraction: part of each recording that goes to training, rounded down to whole steps.
+            test_steps: instead of `fraction`, the number of last steps of each recording for the test part.
+
+        A recording too short to be cut goes to training as a whole, so the test part may have fewer
+        recordings.
+
+        >>> train, test = Series.from_arrays([0.0, 1.0, 2.0, 3.0, 4.0]).split(0.6)
+        >>> train.lengths, test.lengths
+        ((3,), (2,))
+        """
+        if test_steps is None and not 0 < fraction < 1:
+            raise ConfigError(f"fraction={fraction} does not split a series. Use a number between 0 and 1.")
+        if test_steps is not None and test_steps < 1:
+            raise ConfigError(f"test_steps={test_steps} leaves no test part. Use 1 or more.")
+        cuts = []
+        for length in self.lengths:
+            # the small term keeps 0.8 * 10 at 8 when the product rounds below the whole number
+            cut = int(fraction * length + 1e-9) if test_steps is None else length - test_steps
+            cuts.append(cut if 0 < cut < length else length)
+        if all(cut == length for cut, length in zip(cuts, self.lengths, strict=True)):
+            asked = f"fraction={fraction}" if test_steps is None else f"test_steps={test_steps}"
+            raise DataError(
+                f"{self.label}: {asked} leaves an empty train or test part; the longest recording has "
+                f"{max(self.lengths)} steps. Take a smaller test part, or bring longer recordings."
+            )
+        train = self._rows([slice(0, cut) for cut in cuts], "train part")
+        return train, self._rows([slice(cut, None) for cut in cuts], "test part")
+
+    def _rows(self, rows: Sequence[slice], part: str) -> "Series":
+        """The given rows of each recording, without recordings that end up empty."""
+        keep = [
+            r for r, (values, row) in enumerate(zip(self.recordings, rows, strict=True)) if len(values[row])
+        ]
+        return replace(
+            self,
+            recordings=tuple(self.recordings[r][rows[r]] for r in keep),
+            times=None if self.times is None else tuple(self.times[r][rows[r]] for r in keep),
+            name=f"{self.name} ({part})".strip(),
+            source=f"{self.source} ({part})" if self.source else "",
+        )
+
+    def select(self, columns: Sequence[str | int]) -> "Series":
+        """The given coordinates, by name or 0-based index, in the given order."""
+        given = [columns] if isinstance(columns, str | int) else list(columns)
+        if not given:
+            raise DataError(
+                f"{self.label}: no column selected. Name at least one of: {', '.join(self.columns)}."
+            )
+        index = [find_column(column, self.columns, self.label) for column in given]
+        names = tuple(self.columns[j] for j in index)
+        return replace(self, recordings=tuple(values[:, index] for values in self.recordings), columns=names)
+
+    def standardised(self, scaler: Scaler) -> "Series":
+        """The series in the standard units of a scaler, usually `Scaler.fit(train)`."""
+        return replace(self, recordings=tuple(scaler.transform(values) for values in self.recordings))
+
+    def concatenated(self) -> Float[np.ndarray, "T N"]:
+        """All recordings one after the other; `locate` tells which row belongs to which."""
+        return np.concatenate(self.recordings)
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """Recording and row within it for a row of `concatenated()`.
+
+        >>> Series.from_arrays([np.ones((3, 1)), np.ones((2, 1))]).locate(4)
+        (1, 1)
+        """
+        ends = np.cumsum(self.lengths)
+        if not 0 <= row < self.num_steps:
+            raise ConfigError(f"Row {row} does not exist, {self.label} has {self.num_steps} steps.")
+        recording = int(np.searchsorted(ends, row, side="right"))
+        return recording, int(row - ends[recording] + self.lengths[recording])
+
+    def describe(self) -> dict[str, Any]:
+        """A small JSON-able summary for reports."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "num_recordings": self.num_recordings,
+            "num_coordinates": self.num_coordinates,
+            "num_steps": self.num_steps,
+            "shortest": min(self.lengths),
+            "longest": max(self.lengths),
+            "columns": list(self.columns),
+            "missing_fraction": self.missing_fraction,
+            "time_step": self.time_step,
+            "fingerprint": self.fingerprint,
+            "notes": list(self.notes),
+        }
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.columns[:6]) + (", ..." if self.num_coordinates > 6 else "")
+        called = f"{self.name!r}: " if self.name else ""
+        step = f", step {self.time_step:.6g}" if self.time_step else ""
+        return (
+            f"Series({called}{self.num_recordings} recording{'s' * (self.num_recordings > 1)}, "
+            f"{self.num_steps} step{'s' * (self.num_steps > 1)}{step}, "
+            f"{self.num_coordinates} coordinate{'s' * (self.num_coordinates > 1)}: {names}; "
+            f"{100 * self.missing_fraction:.3g} % missing)"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Series) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+
+def _per_recording(times: Any, recordings: Sequence[np.ndarray], where: str) -> list[ArrayLike]:
+    """One array of times for each recording, from one shared array or a list."""
+    listed = isinstance(times, list | tuple) and len(times) > 0 and np.ndim(times[0]) == 1
+    if listed or np.ndim(times) == 2:
+        if len(times) != len(recordings):
+            raise DataError(
+                f"{where}: {len(times)} arrays of times for {len(recordings)} recordings. "
+                "Give one for each recording."
+            )
+        return list(times)
+    return [times] * len(recordings)

@@ -1,0 +1,197 @@
+"""Training windows, drawn inside jit by a cheap gather from one packed array."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from numpy.typing import ArrayLike
+
+from kaffee.data.series import Series
+from kaffee.errors import ConfigError, DataError
+
+
+class WindowBatch(eqx.Module):
+    """W windows of L consecutive rows.
+
+    Attributes:
+        observations: values, 0 where missing.
+        mask: True where a value was observed.
+        starts: first row of each window in `Series.concatenated()`.
+    """
+
+    observations: Float[Array, "W L N"]
+    mask: Bool[Array, "W L N"]
+    starts: Int[Array, " W"]
+
+
+class WindowSampler(eqx.Module):
+    """All valid windows of a series as one pytree: packed rows and a table of window starts.
+
+    A window never crosses the end of a recording. It has at least one observation after its first row, and by
+    default its first row is fully observed, because the filter is anchored there.
+
+    Attributes:
+        values: rows of all recordings, 0 where missing.
+        mask: True where a value was observed.
+        starts: first row of each valid window.
+        length: rows in a window.
+        skipped_recordings: recordings shorter than a window.
+        dropped_windows: windows left out because of missing values.
+
+    >>> sampler = WindowSampler.from_series(Series.from_arrays([np.ones((5, 2)), np.ones((4, 2))]), length=3)
+    >>> sampler.starts.tolist()
+    [0, 1, 2, 5, 6]
+    >>> sampler.sample(jax.random.key(0), batch_size=4).observations.shape
+    (4, 3, 2)
+    """
+
+    values: Float[Array, "T N"]
+    mask: Bool[Array, "T N"]
+    starts: Int[Array, " windows"]
+    length: int = eqx.field(static=True)
+    skipped_recordings: int = eqx.field(static=True, default=0)
+    dropped_windows: int = eqx.field(static=True, default=0)
+
+    @classmethod
+    def from_series(
+        cls,
+        series: Series,
+        length: int,
+        *,
+        stride: int = 1,
+        require_observed_start: bool = True,
+        dtype: Any = jnp.float32,
+    ) -> "WindowSampler":
+        """Collect the valid windows of a series, which should already be standardised.
+
+        Args:
+            series: the data; recordings shorter than `length` are skipped and counted.
+            length: rows in a window, 2 or more: the first row is the anchor, the others are scored.
+            stride: rows between window starts; `stride=length` gives windows that do not overlap.
+            require_observed_start: leave out windows with a missing value in the first row.
+            dtype: of the values; float64 needs JAX's 64-bit mode.
+
+        Raises:
+            DataError: no window is left.
+            ConfigError: an option out of range.
+        """
+        if length < 2 or stride < 1:
+            raise ConfigError(
+                f"length={length}, stride={stride}: use a length of 2 or more and a stride of 1 or more."
+            )
+        if series.num_steps > np.iinfo(np.int32).max:
+            raise DataError(
+                f"{series.label}: {series.num_steps} steps are too many for one sampler. Split the series."
+            )
+        longest = int(np.argmax(series.lengths))
+        if series.lengths[longest] < length:
+            which = f"recording {longest}" + (", the longest," if series.num_recordings > 1 else "")
+            raise DataError(
+                f"{series.label}: {which} has {series.lengths[longest]} steps, but a window needs {length}. "
+                f"Use a window of at most {series.lengths[longest]} steps, or bring longer recordings."
+            )
+        rows = series.concatenated()
+        mask = ~np.isnan(rows)
+        candidates = _candidates(series.lengths, length, stride)
+        keep = _has_observation(mask, candidates, length)
+        if require_observed_start:
+            keep &= mask.all(axis=1)[candidates]
+        if not keep.any():
+            complete = float(mask.all(axis=1).mean())
+            advice = (
+                f"Only {100 * complete:.3g} % of the rows are fully observed, and a window must start at "
+                "one. Pass require_observed_start=False, or select better observed columns."
+                if require_observed_start
+                else "All observations are too isolated. Use a longer window, or a smaller stride."
+            )
+            raise DataError(
+                f"{series.label}: none of the {len(candidates)} windows of {length} steps is usable. {advice}"
+            )
+        return cls(
+            values=_device_array(np.where(mask, rows, 0.0), dtype, series),
+            mask=jnp.asarray(mask),
+            starts=jnp.asarray(candidates[keep], dtype=jnp.int32),
+            length=length,
+            skipped_recordings=sum(steps < length for steps in series.lengths),
+            dropped_windows=int((~keep).sum()),
+        )
+
+    @property
+    def num_windows(self) -> int:
+        """The number of valid windows."""
+        return int(self.starts.shape[0])
+
+    def sample(self, key: PRNGKeyArray, batch_size: int) -> WindowBatch:
+        """Draw windows uniformly, with replacement. Pure, for use inside jit.
+
+        Args:
+            key: random key.
+            batch_size: the number of windows W, static under jit.
+        """
+        index = jax.random.randint(key, (batch_size,), 0, self.num_windows, dtype=jnp.int32)
+        return self._gather(self.starts[index])
+
+    def take(self, indices: ArrayLike | Int[Array, " W"]) -> WindowBatch:
+        """The windows with the given positions in `starts`.
+
+        Indices from the host are checked; those on a device or in a trace are clamped, to avoid waiting for
+        them."""
+        if not isinstance(indices, jax.Array):
+            host = np.asarray(indices)
+            if (
+                host.ndim != 1
+                or host.dtype.kind not in "iu"
+                or not ((host >= 0) & (host < self.num_windows)).all()
+            ):
+                raise ConfigError(
+                    f"Window indices are whole numbers from 0 to {self.num_windows - 1}; given {indices}."
+                )
+            indices = jnp.asarray(host, dtype=jnp.int32)
+        return self._gather(jnp.take(self.starts, indices, mode="clip"))
+
+    def _gather(self, starts: Int[Array, " W"]) -> WindowBatch:
+        def window(array: Array) -> Array:
+            return jax.vmap(lambda start: jax.lax.dynamic_slice_in_dim(array, start, self.length))(starts)
+
+        return WindowBatch(window(self.values), window(self.mask), starts)
+
+
+def _candidates(lengths: tuple[int, ...], length: int, stride: int) -> Int[np.ndarray, " windows"]:
+    """Starts of all windows inside a recording, in packed rows."""
+    offsets = np.cumsum([0, *lengths[:-1]])
+    return np.concatenate(
+        [
+            offset + np.arange(0, steps - length + 1, stride)
+            for offset, steps in zip(offsets, lengths, strict=True)
+        ]
+    )
+
+
+def _has_observation(
+    mask: Bool[np.ndarray, "T N"], starts: Int[np.ndarray, " windows"], length: int
+) -> Bool[np.ndarray, " windows"]:
+    """Whether anything is observed after the first row: otherwise there is nothing to score."""
+    count = np.concatenate([[0], np.cumsum(mask.any(axis=1))])
+    return count[starts + length] > count[starts + 1]
+
+
+def _device_array(values: np.ndarray, dtype: Any, series: Series) -> Array:
+    wanted = jnp.dtype(dtype)
+    if not jnp.issubdtype(wanted, jnp.floating):
+        raise ConfigError(f"dtype={wanted} is not a float type. Use float32 or float64.")
+    if wanted.itemsize == 8 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise ConfigError("dtype=float64 needs JAX's 64-bit mode: set jax_enable_x64, or use float32.")
+    with np.errstate(over="ignore"):
+        cast = values.astype(wanted)
+    bad = ~np.isfinite(cast.astype(np.float64))
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        recording, local = series.locate(row)
+        raise DataError(
+            f"{series.label}, recording {recording}, row {local}, column '{series.columns[column]}': "
+            f"{values[row, column]:.4g} does not fit into {wanted}. Standardise the series first."
+        )
+    return jnp.asarray(cast)
