@@ -64,7 +64,7 @@ def locate_fault(faults: Int[Array, "T W"]) -> Int[Array, " 3"]:
     >>> locate_fault(jnp.array([[0, 0], [0, 2]], jnp.int32)).tolist()
     [2, 1, 2]
     """
-    position = jnp.argmax(faults.ravel() > 0)
+    position = jnp.argmax(faults.ravel() > 0).astype(jnp.int32)
     code = faults.ravel()[position]
     place = jnp.stack([position // faults.shape[1] + 1, position % faults.shape[1], code]).astype(jnp.int32)
     return jnp.where(code > 0, place, 0)

@@ -86,7 +86,8 @@ def predict(
         mean, covariance = core.predict_moments(*belief)
     else:
         mean, covariance = core.predict_mean(belief.mean), belief.covariance
-    return Belief(mean, covariance + Gamma)
+    # Rounding leaves an antisymmetric part, which no update corrects and an expanding core amplifies.
+    return Belief(mean, 0.5 * (covariance + covariance.mT) + Gamma)
 
 
 def step(

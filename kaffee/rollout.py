@@ -53,7 +53,7 @@ def _free_run(
             x = model.observation.observe(z)
             x = x + observation_std * jax.random.normal(key_observation, x.shape, x.dtype)
         away = ~(jnp.max(jnp.abs(z), axis=1) < bound)
-        diverged_at = jnp.where((diverged_at == 0) & away, t + 1, diverged_at)
+        diverged_at = jnp.where((diverged_at == 0) & away, (t + 1).astype(jnp.int32), diverged_at)
         return (z, diverged_at), (z, x)
 
     def skip(t: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -41,7 +41,7 @@ def as_core(function: Callable[[Any], Any], latent_dim: int) -> Core:
         return function
     if not callable(function):
         raise ConfigError(f"A core must be callable, z (M,) -> z' (M,); got {type(function).__name__}.")
-    given = jax.ShapeDtypeStruct((latent_dim,), "float32")
+    given = jax.ShapeDtypeStruct((latent_dim,), jax.dtypes.canonicalize_dtype(float))
     result = eqx.filter_eval_shape(function, given)
     shape = getattr(result, "shape", None)
     if shape != (latent_dim,):

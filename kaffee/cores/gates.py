@@ -36,7 +36,7 @@ def value(z: Float[Array, "..."], mode: str, temperature: float) -> Float[Array,
     """
     if mode == "smooth":
         return smooth(z, temperature)
-    hard = jnp.maximum(z, 0.0)
+    hard = jax.nn.relu(z)  # not maximum, whose derivative at 0 is 1/2
     if mode == "hard":
         return hard
     surrogate = smooth(z, temperature)

@@ -1,0 +1,1 @@
+"""Speed of kaffee beside its peers, measured in one run: `python -m benchmarks.speed`."""

@@ -1,0 +1,123 @@
+"""A first check of a surrogate: does it predict, is it calibrated, does its free run stay on the attractor?
+
+The full three-axis evaluation needs the true system; this needs a reference trajectory only.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.stats import norm
+
+from kaffee.checkpoint import Reconstruction
+from kaffee.data.series import Series
+from kaffee.filtering import Filtered, run_filter
+from kaffee.lyapunov import lyapunov_spectrum
+from kaffee.methods import METHODS
+from kaffee.metrics import d_hellinger, d_stsp_histogram, d_stsp_mixture
+from kaffee.recursion import Recursion
+from kaffee.rollout import free_run
+from kaffee.training.sampling import padded
+
+TRANSIENT = 1000
+
+
+@dataclass(frozen=True)
+class Check:
+    """The numbers of a first check; `protocol` says how they were made.
+
+    Attributes:
+        nll: One-step innovation NLL per observed entry on held-out data, in standardised units.
+        coverage_90: Share of held-out observations inside their 90 % predictive interval.
+        d_stsp_core: State-space divergence of the core's free run from the reference.
+        d_h_core: Hellinger distance of their power spectra.
+        lambda_1: Largest Lyapunov exponent of the core, per unit of time.
+        diverged_at: Step at which the free run left the attractor; 0 if it did not.
+    """
+
+    nll: float
+    coverage_90: float
+    d_stsp_core: float
+    d_h_core: float
+    lambda_1: float
+    diverged_at: int
+    protocol: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; non-finite numbers become None."""
+        return {
+            k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()
+        }
+
+
+def filter_of(reconstruction: Reconstruction) -> Recursion:
+    """The filter that goes with how a model was trained."""
+    method = METHODS.get(reconstruction.method)
+    return Recursion() if method is None else method.filter
+
+
+def filter_series(reconstruction: Reconstruction, series: Series) -> tuple[Filtered, Array, Array]:
+    """Filter a series in data units; returns the moments, the standardised rows and their mask."""
+    standard = series.standardised(reconstruction.scaler)
+    x, mask = padded(standard, reconstruction.model.dtype)
+    return run_filter(reconstruction.model, x, mask, filter_of(reconstruction)), x, mask
+
+
+def core_trajectory(
+    reconstruction: Reconstruction, start: Float[np.ndarray, " N"], num_steps: int
+) -> tuple[Float[np.ndarray, "T N"], Float[Array, "T M"], int]:
+    """The core's free run from an observation: in data units, as latent states, and where it diverged (0: nowhere)."""
+    model = reconstruction.model
+    x = jnp.asarray(reconstruction.scaler.transform(np.asarray(start)), model.dtype)
+    run = free_run(model, model.embed(x[None]), num_steps, transient=TRANSIENT)
+    observations = np.asarray(run.observations[0], np.float64)
+    return reconstruction.scaler.inverse(observations), run.states[0], int(run.diverged_at[0])
+
+
+def check(
+    reconstruction: Reconstruction,
+    test: Series,
+    *,
+    reference: Float[np.ndarray, "T N"] | None = None,
+    num_steps: int = 20_000,
+) -> Check:
+    """Check a surrogate on held-out data.
+
+    Args:
+        reference: Clean states in data units, if they are known; the longest held-out recording otherwise.
+        num_steps: At most this many steps of the reference and of the free run are compared.
+    """
+    kind = "clean states" if reference is not None else "held-out recording"
+    if reference is None:
+        longest = max(test.recordings, key=len)
+        reference = longest[~np.isnan(longest).any(axis=1)]
+    reference = reference[:num_steps]
+    filtered, x, mask = filter_series(reconstruction, test)
+    seen = np.asarray(mask[:, 1:])
+    score = (np.asarray(x[:, 1:]) - np.asarray(filtered.predicted_mean)) / np.asarray(filtered.predicted_std)
+    inside = np.abs(score[seen]) < norm.ppf(0.95)
+    generated, states, diverged_at = core_trajectory(reconstruction, reference[0], len(reference))
+    low_dimensional = reference.shape[1] <= 3
+    divergence = d_stsp_histogram if low_dimensional else d_stsp_mixture
+    scale = reconstruction.scaler.transform
+    spectrum = lyapunov_spectrum(
+        reconstruction.model.core.exact(), states, num_exponents=1, dt=reconstruction.dt
+    )
+    return Check(
+        nll=float(np.asarray(filtered.nll, np.float64).sum() / max(seen.sum(), 1)),
+        coverage_90=float(inside.mean()),
+        d_stsp_core=divergence(scale(reference), scale(generated)),
+        d_h_core=d_hellinger(reference, generated),
+        lambda_1=spectrum.maximal,
+        diverged_at=diverged_at,
+        protocol={
+            "reference": kind,
+            "num_steps": len(reference),
+            "transient": TRANSIENT,
+            "d_stsp": "histogram, 30 bins" if low_dimensional else "Gaussian mixture, variance 1",
+            "d_h": "Gaussian smoothing of 20 bins",
+            "nll": "one step, standardised units",
+        },
+    )

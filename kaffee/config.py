@@ -1,0 +1,150 @@
+"""Settings as nested frozen dataclasses: from TOML, from `--set key=value`, back to JSON; unknown keys are errors."""
+
+import dataclasses
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from kaffee.errors import ConfigError, unknown
+
+T = TypeVar("T")
+
+
+def to_dict(settings: Any) -> dict[str, Any]:
+    """Nested plain values, for JSON."""
+    return dataclasses.asdict(settings)
+
+
+def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
+    """A copy of `settings` with nested `values` replaced; types are checked, unknown keys are errors.
+
+    >>> from kaffee.training.forcing import Forcing
+    >>> update(Forcing(), {"interval": 5})
+    Forcing(interval=5, alpha=1.0)
+    """
+    hints = get_type_hints(type(settings))
+    names = [f.name for f in dataclasses.fields(settings)]  # type: ignore[arg-type]
+    changes = {}
+    for key, value in values.items():
+        path = f"{where}{key}"
+        if key not in names:
+            raise ConfigError(unknown("setting", path, [f"{where}{name}" for name in names]))
+        current = getattr(settings, key)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{path} is a group of settings; set one of its keys, such as {_example(path, current)}.")
+            changes[key] = update(current, value, f"{path}.")
+        else:
+            changes[key] = _coerce(hints[key], value, path)
+    return dataclasses.replace(settings, **changes)  # type: ignore[type-var]
+
+
+def _example(path: str, group: Any) -> str:
+    return f"{path}.{dataclasses.fields(group)[0].name}"
+
+
+def _coerce(hint: Any, value: Any, path: str) -> Any:
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    for option in options:
+        if option is type(None) and value is None:
+            return None
+        if get_origin(option) is Literal and value in get_args(option):
+            return value
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if option in (int, str, bool) and type(value) is option:
+            return value
+        if get_origin(option) is tuple and isinstance(value, list | tuple):
+            return tuple(value)
+    raise ConfigError(f"{path} = {value!r} does not fit; it must be {_describe(options)}.")
+
+
+def _describe(options: Iterable[Any]) -> str:
+    words = []
+    for option in options:
+        if get_origin(option) is Literal:
+            words += [repr(choice) for choice in get_args(option)]
+        else:
+            words.append({type(None): "none", int: "a whole number", float: "a number"}.get(option, str(option)))
+    return " or ".join(words)
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`a.b=3` as {"a": {"b": 3}}; the value is TOML, or a plain word, or `none`.
+
+    >>> parse_override("pretraining.schedule.num_updates=2000")
+    {'pretraining': {'schedule': {'num_updates': 2000}}}
+    """
+    key, separator, raw = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"'{text}' is not of the form key=value, such as seed=3.")
+    raw = raw.strip()
+    if raw.lower() in ("none", "null"):
+        value: Any = None
+    else:
+        try:
+            value = tomllib.loads(f"value = {raw}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = raw
+    for part in reversed(key.strip().split(".")):
+        value = {part: value}
+    return value
+
+
+def override(settings: T, texts: Iterable[str]) -> T:
+    """Apply `--set` options in order."""
+    for text in texts:
+        settings = update(settings, parse_override(text))
+    return settings
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; errors name the file and the line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no settings file at {path}.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is not a readable TOML file: {error}.") from error
+
+
+def to_toml(settings: Any) -> str:
+    """The settings as TOML; `none` values are left out, because TOML has none and they are the defaults."""
+    lines: list[str] = []
+    _toml_table(to_dict(settings), "", lines)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _toml_table(values: Mapping[str, Any], name: str, lines: list[str]) -> None:
+    if name and any(not isinstance(v, dict) for v in values.values()):
+        lines += ["", f"[{name}]"]
+    for key, value in values.items():
+        if not isinstance(value, dict) and value is not None:
+            lines.append(f"{key} = {_toml_value(value)}")
+    for key, value in values.items():
+        if isinstance(value, dict):
+            _toml_table(value, f"{name}.{key}" if name else key, lines)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], where: str = "") -> list[str]:
+    """Sentences for the keys in which two nested dictionaries differ."""
+    found = []
+    for key in sorted(set(ours) | set(theirs)):
+        path, a, b = f"{where}{key}", ours.get(key), theirs.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, f"{path}.")
+        elif a != b:
+            found.append(f"{path}: {b!r} before, {a!r} now")
+    return found

@@ -1,0 +1,92 @@
+"""A fit as a folder: settings, data fingerprint, stages; running the same command again continues it.
+
+    run.json          settings, where the data came from and their fingerprint, versions
+    prior/, kaffee/   model.json + weights (when the stage is finished), training.json + state and losses
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from kaffee.checkpoint import load, load_state, save, save_state
+from kaffee.config import differences, to_dict, update
+from kaffee.errors import CheckpointError
+from kaffee.fit import Stage
+from kaffee.provenance import machine, versions
+from kaffee.settings import FitSettings
+from kaffee.store import read_json, read_record, write_json
+from kaffee.training.loop import TrainState
+
+FORMAT = "kaffee-run"
+
+
+class RunFolder:
+    """The `StageStore` of the command line."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "run.json").exists()
+
+    def open(self, settings: FitSettings, data: Mapping[str, Any]) -> None:
+        """Start a run here, or check that the one that is here is the same.
+
+        Args:
+            data: Source and fingerprint of the series; JSON values.
+        """
+        record = {"settings": to_dict(settings), "data": dict(data)}
+        if self.exists:
+            earlier = self.record()
+            changes = differences(record, {key: earlier.get(key) for key in record})
+            if changes:
+                raise CheckpointError(
+                    f"{self.path} holds another run ({'; '.join(changes)}). Choose another folder, or delete it."
+                )
+            return
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise CheckpointError(f"{self.path} exists and is not a run of kaffee. Choose another folder.")
+        write_json(
+            self.path / "run.json",
+            {"format": FORMAT, **record, "versions": versions(), "machine": machine()},
+        )
+
+    def record(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        record = read_json(self.path / "run.json", "run")
+        if record.get("format") != FORMAT:
+            raise CheckpointError(f"{self.path}/run.json is not a run of kaffee.")
+        return record
+
+    def settings(self) -> FitSettings:
+        """The settings that the run was started with."""
+        return update(FitSettings(), self.record()["settings"])
+
+    def finished(self, name: str) -> Stage | None:
+        folder = self.path / name
+        if not (folder / "model.json").exists():
+            return None
+        reconstruction = load(folder)
+        arrays, _ = read_record(folder, "training", "training state")
+        end = reconstruction.provenance["training"]
+        return Stage(reconstruction, arrays["losses"], end["skipped"], end["completed"], end["report"])
+
+    def interrupted(self, name: str, template: TrainState) -> tuple[TrainState, np.ndarray] | None:
+        folder = self.path / name
+        if not (folder / "training.json").exists():
+            return None
+        _, meta = read_record(folder, "training", "training state")
+        wrapped = {"state": template, "losses": jnp.zeros(meta["num_losses"])}
+        tree, _ = load_state(folder, "training", wrapped)
+        return tree["state"], np.asarray(tree["losses"])
+
+    def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:
+        tree = {"state": state, "losses": np.asarray(losses, np.float32)}
+        save_state(self.path / name, "training", tree, {"num_losses": len(losses)})
+
+    def save_stage(self, name: str, stage: Stage) -> None:
+        save(stage.reconstruction, self.path / name)
