@@ -97,9 +97,7 @@ def pull_back_step(
 ) -> tuple[Cotangents, None]:
     """One step of the reverse pass."""
     residuals, mask, weight = inputs
-    predicted_bar, variance_bar = pull_back_update(
-        recursion, residuals, mask, observation, weight, carry.belief
-    )
+    predicted_bar, variance_bar = pull_back_update(recursion, residuals, mask, observation, weight, carry.belief)
     core, z = dynamics.core, residuals.previous.mean
     if recursion.transport:
         core_bar, mean_bar, covariance_bar = core.pull_back_moments(

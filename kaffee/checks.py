@@ -47,9 +47,7 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; non-finite numbers become None."""
-        return {
-            k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()
-        }
+        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()}
 
 
 def filter_of(reconstruction: Reconstruction) -> Recursion:
@@ -76,6 +74,13 @@ def core_trajectory(
     return reconstruction.scaler.inverse(observations), run.states[0], int(run.diverged_at[0])
 
 
+def compare_runs(reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"]) -> tuple[float, float]:
+    """(D_stsp, D_H) of two trajectories in common units; the histogram up to three dimensions, else the mixture."""
+    mean, std = reference.mean(axis=0), reference.std(axis=0)
+    divergence = d_stsp_histogram if reference.shape[1] <= 3 else d_stsp_mixture
+    return divergence((reference - mean) / std, (generated - mean) / std), d_hellinger(reference, generated)
+
+
 def check(
     reconstruction: Reconstruction,
     test: Series,
@@ -99,24 +104,20 @@ def check(
     score = (np.asarray(x[:, 1:]) - np.asarray(filtered.predicted_mean)) / np.asarray(filtered.predicted_std)
     inside = np.abs(score[seen]) < norm.ppf(0.95)
     generated, states, diverged_at = core_trajectory(reconstruction, reference[0], len(reference))
-    low_dimensional = reference.shape[1] <= 3
-    divergence = d_stsp_histogram if low_dimensional else d_stsp_mixture
-    scale = reconstruction.scaler.transform
-    spectrum = lyapunov_spectrum(
-        reconstruction.model.core.exact(), states, num_exponents=1, dt=reconstruction.dt
-    )
+    d_stsp, d_h = compare_runs(reference, generated)
+    spectrum = lyapunov_spectrum(reconstruction.model.core.exact(), states, num_exponents=1, dt=reconstruction.dt)
     return Check(
         nll=float(np.asarray(filtered.nll, np.float64).sum() / max(seen.sum(), 1)),
         coverage_90=float(inside.mean()),
-        d_stsp_core=divergence(scale(reference), scale(generated)),
-        d_h_core=d_hellinger(reference, generated),
+        d_stsp_core=d_stsp,
+        d_h_core=d_h,
         lambda_1=spectrum.maximal,
         diverged_at=diverged_at,
         protocol={
             "reference": kind,
             "num_steps": len(reference),
             "transient": TRANSIENT,
-            "d_stsp": "histogram, 30 bins" if low_dimensional else "Gaussian mixture, variance 1",
+            "d_stsp": "histogram, 30 bins" if reference.shape[1] <= 3 else "Gaussian mixture, variance 1",
             "d_h": "Gaussian smoothing of 20 bins",
             "nll": "one step, standardised units",
         },

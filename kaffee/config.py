@@ -34,7 +34,9 @@ def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
         current = getattr(settings, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{path} is a group of settings; set one of its keys, such as {_example(path, current)}.")
+                raise ConfigError(
+                    f"{path} is a group of settings; set one of its keys, such as {_example(path, current)}."
+                )
             changes[key] = update(current, value, f"{path}.")
         else:
             changes[key] = _coerce(hints[key], value, path)

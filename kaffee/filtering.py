@@ -19,6 +19,7 @@ class Filtered(NamedTuple):
 
     Attributes:
         mean, std: Of the latent state given all observations up to and including this step.
+        signal_std: Of its observed part B z, without observation noise.
         predicted_mean, predicted_std: Of the observation given those before it (Lambda included).
         innovations: x - B z_{t|t-1}, 0 where missing.
         nll: -log p(x_t | x_{<t}) of the observed entries.
@@ -28,6 +29,7 @@ class Filtered(NamedTuple):
 
     mean: Float[Array, "R T M"]
     std: Float[Array, "R T M"]
+    signal_std: Float[Array, "R T N"]
     predicted_mean: Float[Array, "R T N"]
     predicted_std: Float[Array, "R T N"]
     innovations: Float[Array, "R T N"]
@@ -41,8 +43,8 @@ class Filtered(NamedTuple):
         return outcome_of(locate_fault(self.faults.T))
 
 
-def _marginal_std(covariance: Float[Array, "R K K"]) -> Float[Array, "R K"]:
-    return jnp.sqrt(jnp.diagonal(covariance, axis1=-2, axis2=-1))
+def _marginal_variance(covariance: Float[Array, "R K K"]) -> Float[Array, "R K"]:
+    return jnp.diagonal(covariance, axis1=-2, axis2=-1)
 
 
 @eqx.filter_jit
@@ -65,15 +67,17 @@ def run_filter(
     dynamics = dynamics_of(model, initial)
     noise = dynamics.observation_variance
 
+    def observed(covariance: Float[Array, "R M M"]) -> Float[Array, "R N N"]:
+        return model.observation.columns(model.observation.rows(covariance))
+
     def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, tuple[Array, ...]]:
         now = step(recursion, dynamics, model.observation, belief, *inputs)
-        seen = model.observation.columns(model.observation.rows(now.predicted.covariance))
-        spread = jnp.sqrt(jnp.diagonal(seen, axis1=1, axis2=2) + noise)
         kept = (
             now.filtered.mean,
-            _marginal_std(now.filtered.covariance),
+            jnp.sqrt(_marginal_variance(now.filtered.covariance)),
+            jnp.sqrt(_marginal_variance(observed(now.filtered.covariance))),
             model.observation.observe(now.predicted.mean),
-            spread,
+            jnp.sqrt(_marginal_variance(observed(now.predicted.covariance)) + noise),
             now.innovation.residual,
             now.innovation.nll,
             now.fault,
@@ -81,4 +85,4 @@ def run_filter(
         return now.filtered, kept
 
     final, kept = jax.lax.scan(body, initial, (observations.x, observations.mask))
-    return Filtered(*(jnp.swapaxes(a, 0, 1) for a in kept), final)
+    return Filtered(*jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), kept), final)

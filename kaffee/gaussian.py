@@ -10,7 +10,7 @@ leaves the belief alone, while every shape stays static.
 """
 
 from math import log, pi
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -47,7 +47,7 @@ class Innovation(NamedTuple):
     nll: Float[Array, " W"]
 
 
-def relative_jitter(dtype: object) -> float:
+def relative_jitter(dtype: Any) -> float:
     """The jitter's share of the mean innovation variance, for a floating-point type."""
     return RELATIVE_JITTER[jnp.dtype(dtype).name]
 

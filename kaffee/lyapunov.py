@@ -131,9 +131,7 @@ def lyapunov_spectrum(
     every = reorthonormalise_every
     if not isinstance(step, System):
         if states is None:
-            raise ConfigError(
-                "Give an initial state (M,) or a trajectory (T, M): only a System brings its own."
-            )
+            raise ConfigError("Give an initial state (M,) or a trajectory (T, M): only a System brings its own.")
         z = jnp.asarray(states)
         z = z if jnp.issubdtype(z.dtype, jnp.floating) else z.astype(jnp.result_type(float))
         return _spectrum(step, z, num_steps, num_exponents, 1.0 if dt is None else dt, transient, every)
@@ -155,9 +153,7 @@ def _spectrum(
     every: int,
 ) -> LyapunovSpectrum:
     if z.ndim not in (1, 2) or z.size == 0:
-        raise ConfigError(
-            f"Got states of shape {z.shape}. Give an initial state (M,) or a trajectory (T, M)."
-        )
+        raise ConfigError(f"Got states of shape {z.shape}. Give an initial state (M,) or a trajectory (T, M).")
     M = z.shape[-1]
     K = M if num_exponents is None else num_exponents
     if not 1 <= K <= M:
@@ -170,9 +166,7 @@ def _spectrum(
 
     blocks = min(NUM_BLOCKS, num_steps // every)
     if blocks < 1:
-        raise ConfigError(
-            f"{num_steps} steps are fewer than reorthonormalise_every = {every}. Give more steps."
-        )
+        raise ConfigError(f"{num_steps} steps are fewer than reorthonormalise_every = {every}. Give more steps.")
     intervals = num_steps // every // blocks
     averaged = blocks * intervals * every
     warm_up = transient + num_steps - averaged
@@ -261,9 +255,7 @@ def _advance(
 
     def interval(_: Any, state: tuple[_Carry, Float[Array, " K"]]) -> tuple[_Carry, Float[Array, " K"]]:
         carry, total = state
-        z, Y, t, diverged_at = (
-            push(carry) if every == 1 else lax.fori_loop(0, every, lambda _, c: push(c), carry)
-        )
+        z, Y, t, diverged_at = push(carry) if every == 1 else lax.fori_loop(0, every, lambda _, c: push(c), carry)
         # Householder QR, for any Jacobian. Cholesky is up to a third faster but fails on singular ones (in
         # float32 long before), Gram-Schmidt is not faster.
         Q, R = jnp.linalg.qr(Y)

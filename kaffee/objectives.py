@@ -1,5 +1,6 @@
 """Innovation NLL and open-loop NLL from the same recursion (Eq. filtered_likelihood, appendices B.2 and C.2)."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
@@ -55,7 +56,7 @@ def run_terms(
     if gradient == "adjoint":
         # The adjoint is exact in all but B, which the paper holds fixed; train B through "autodiff".
         observations = observations._replace(observation=jax.lax.stop_gradient(observations.observation))
-        run = adjoint_terms
+        run: Callable[[Dynamics, Recursion, Observations], Terms] = adjoint_terms
     else:
         run = _autodiff_terms
     if segment is None:
@@ -108,8 +109,6 @@ def window_nll(
     else:
         start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
     observations = observations_of(x[:, 1:], mask[:, 1:], anchor)
-    terms = run_terms(
-        model, initial_belief(model, start), observations, recursion, gradient=gradient, segment=segment
-    )
+    terms = run_terms(model, initial_belief(model, start), observations, recursion, gradient=gradient, segment=segment)
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)
     return Score(jnp.sum(terms.nll[burn_in:]) / jnp.maximum(count, 1.0), terms.faults)

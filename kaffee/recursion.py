@@ -64,17 +64,13 @@ class Terms(NamedTuple):
     final: Belief
 
 
-def observations_of(
-    x: Float[Array, "W T N"], mask: Bool[Array, "W T N"], observation: ObservationMap
-) -> Observations:
+def observations_of(x: Float[Array, "W T N"], mask: Bool[Array, "W T N"], observation: ObservationMap) -> Observations:
     """Time first, and no NaN left to enter a gradient."""
     clean = jnp.where(mask, x, 0.0)
     return Observations(jnp.swapaxes(clean, 0, 1), jnp.swapaxes(mask, 0, 1), observation)
 
 
-def predict(
-    core: Core, process_variance: Float[Array, " M"], belief: Belief, *, transport: bool
-) -> Belief:
+def predict(core: Core, process_variance: Float[Array, " M"], belief: Belief, *, transport: bool) -> Belief:
     """The predict step (Eqs. kf_predict_mean and kf_predict_cov).
 
         z_{t|t-1} = F(z_{t-1|t-1}),    Sigma_{t|t-1} = J Sigma_{t-1|t-1} J' + Gamma

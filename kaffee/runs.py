@@ -1,7 +1,7 @@
 """A fit as a folder: settings, data fingerprint, stages; running the same command again continues it.
 
-    run.json          settings, where the data came from and their fingerprint, versions
-    prior/, kaffee/   model.json + weights (when the stage is finished), training.json + state and losses
+run.json          settings, where the data came from and their fingerprint, versions
+prior/, kaffee/   model.json + weights (when the stage is finished), training.json + state and losses
 """
 
 from collections.abc import Mapping

@@ -92,9 +92,7 @@ class FitSettings:
     method: str = "kaffee"
     test_fraction: float = 0.2
     core: CoreSettings = CoreSettings()
-    pretraining: Pretraining = Pretraining(
-        schedule=Schedule(num_updates=20_000, report_every=500, save_every=2_000)
-    )
+    pretraining: Pretraining = Pretraining(schedule=Schedule(num_updates=20_000, report_every=500, save_every=2_000))
     shell: ShellSettings = ShellSettings()
     adaptation: Adaptation = Adaptation()
     simulation: SimulationSettings = SimulationSettings()

@@ -54,7 +54,7 @@ def _variance(log_std: Float[Array, " K"]) -> Float[Array, " K"]:
 def split_residuals(residual_std: Float[Array, " N"], latent_dim: int, alpha: float = 0.9) -> Shell:
     """The 90/10 initialisation from residual scales r (appendix B.2).
 
-        Lambda_0 = diag(alpha r^2),    Gamma_0 = q^2 I,    q = mean_j sqrt(1 - alpha) r_j
+    Lambda_0 = diag(alpha r^2),    Gamma_0 = q^2 I,    q = mean_j sqrt(1 - alpha) r_j
     """
     if not 0.0 < alpha < 1.0:
         raise ConfigError(f"alpha, the share of the residual variance given to Lambda, lies in (0, 1), not {alpha}.")

@@ -46,14 +46,10 @@ class StateSpaceModel(eqx.Module):
     ) -> "StateSpaceModel":
         """A model around `core` with E ~ U(-1/sqrt(N), 1/sqrt(N)) and a provisional shell of `noise_std`."""
         bound = num_observed**-0.5
-        embedding = jax.random.uniform(
-            key, (core.latent_dim, num_observed), dtype, minval=-bound, maxval=bound
-        )
+        embedding = jax.random.uniform(key, (core.latent_dim, num_observed), dtype, minval=-bound, maxval=bound)
         return cls(
             core=core,
-            shell=Shell.from_std(
-                jnp.full(core.latent_dim, noise_std), jnp.full(num_observed, noise_std), dtype
-            ),
+            shell=Shell.from_std(jnp.full(core.latent_dim, noise_std), jnp.full(num_observed, noise_std), dtype),
             observation=observation or Projection(num_observed, core.latent_dim),
             embedding=embedding,
         )
@@ -105,8 +101,9 @@ def trainable(model: StateSpaceModel, parts: Iterable[str]) -> Any:
     chosen = set(parts)
     for part in chosen - set(PARTS):
         raise ConfigError(unknown("trainable part", part, PARTS))
-    spec = jax.tree.map(lambda _: False, model)
-    for part in sorted(chosen):
-        subtree = jax.tree.map(eqx.is_inexact_array, getattr(model, part))
-        spec = eqx.tree_at(lambda m, p=part: getattr(m, p), spec, subtree)
-    return spec
+    parts_spec = {
+        name: jax.tree.map(eqx.is_inexact_array if name in chosen else lambda _: False, getattr(model, name))
+        for name in PARTS
+    }
+    none = jax.tree.map(lambda _: False, model)
+    return eqx.tree_at(lambda m: [getattr(m, name) for name in PARTS], none, list(parts_spec.values()))

@@ -57,9 +57,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     return value
 
 
-def write_record(
-    folder: Path, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
-) -> Path:
+def write_record(folder: Path, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Path:
     """Write arrays and metadata as one record and remove the array files of earlier ones."""
     contiguous = {key: np.ascontiguousarray(value).reshape(np.shape(value)) for key, value in arrays.items()}
     content = encode_arrays(contiguous)

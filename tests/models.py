@@ -132,7 +132,8 @@ def directional_differences(function, tree, direction, *, step=1e-5):
     """The central difference (f(tree + h d) - f(tree - h d)) / 2h of a scalar function."""
     arrays, static = eqx.partition(tree, eqx.is_inexact_array)
     moved = [
-        eqx.combine(jax.tree.map(lambda a, d, s=s: a + s * d, arrays, direction), static) for s in (step, -step)
+        eqx.combine(jax.tree.map(lambda a, d, s=s: a + s * d, arrays, direction), static)
+        for s in (step, -step)
     ]
     high, low = (float(function(t)) for t in moved)
     return (high - low) / (2.0 * step)

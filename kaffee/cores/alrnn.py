@@ -41,9 +41,7 @@ class ALRNN(Core):
             raise ConfigError(f"The gate's temperature must be positive, not {self.temperature}.")
 
     @classmethod
-    def create(
-        cls, latent_dim: int, num_gates: int, *, key: Key[Array, ""], dtype: Any = jnp.float32
-    ) -> "ALRNN":
+    def create(cls, latent_dim: int, num_gates: int, *, key: Key[Array, ""], dtype: Any = jnp.float32) -> "ALRNN":
         """The paper's initialisation: h = 0, W_ij ~ N(0, 0.01^2), A from a normalised positive-definite matrix.
 
         >>> core = ALRNN.create(100, 50, key=jax.random.key(0))
@@ -115,8 +113,8 @@ class ALRNN(Core):
     ) -> MomentCotangents:
         """As in `Core`, with J = diag(A) + W D:
 
-            W_bar = sum_b mean_bar phi(z)' + 2 T P D,     A_bar = sum_b mean_bar * z + 2 rowsum(T * P),
-            z_bar = J' mean_bar + 2 rowsum((W' T) * P) * dd/dz
+        W_bar = sum_b mean_bar phi(z)' + 2 T P D,     A_bar = sum_b mean_bar * z + 2 rowsum(T * P),
+        z_bar = J' mean_bar + 2 rowsum((W' T) * P) * dd/dz
         """
         d = self.slopes(z)
         T = covariance_bar * self.A + times_shared(covariance_bar, self.W) * d[:, None, :]

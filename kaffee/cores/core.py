@@ -87,8 +87,8 @@ class Core(eqx.Module):
     ) -> MomentCotangents:
         """Cotangents through `predict_moments`, for symmetric P and symmetric cotangent Pb.
 
-            T = Pb J,   P_bar = J' T,   J_bar = 2 T P,
-            (core_bar, z_bar) = vjp of (core, z) -> (F(z), J(z)) at (mean_bar, J_bar)
+        T = Pb J,   P_bar = J' T,   J_bar = 2 T P,
+        (core_bar, z_bar) = vjp of (core, z) -> (F(z), J(z)) at (mean_bar, J_bar)
         """
         arrays, static = eqx.partition(self, eqx.is_inexact_array)
 

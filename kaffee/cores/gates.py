@@ -1,9 +1,9 @@
 """The gate of the AL-RNN and its straight-through surrogate (appendix B.2).
 
-    hard      phi(z) = max(z, 0)
-    smooth    s(z)   = sigma(c z) z,   c = 1.7 / tau
-              s'(z)  = sigma + c z sigma (1 - sigma)
-              s''(z) = c sigma (1 - sigma) (2 + c z (1 - 2 sigma))
+hard      phi(z) = max(z, 0)
+smooth    s(z)   = sigma(c z) z,   c = 1.7 / tau
+          s'(z)  = sigma + c z sigma (1 - sigma)
+          s''(z) = c sigma (1 - sigma) (2 + c z (1 - 2 sigma))
 """
 
 from typing import Literal, get_args

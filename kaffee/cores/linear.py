@@ -16,9 +16,7 @@ class Linear(Core):
     h: Float[Array, " M"]
 
     @classmethod
-    def create(
-        cls, latent_dim: int, *, key: Key[Array, ""], scale: float = 0.1, dtype: Any = jnp.float32
-    ) -> "Linear":
+    def create(cls, latent_dim: int, *, key: Key[Array, ""], scale: float = 0.1, dtype: Any = jnp.float32) -> "Linear":
         """The identity plus independent Gaussian entries of standard deviation `scale`; h = 0."""
         noise = scale * jax.random.normal(key, (latent_dim, latent_dim), dtype)
         return cls(A=jnp.eye(latent_dim, dtype=dtype) + noise, h=jnp.zeros(latent_dim, dtype))

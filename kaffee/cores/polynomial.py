@@ -74,6 +74,4 @@ class Polynomial(Core):
     @classmethod
     def skeleton(cls, **hyperparameters: Any) -> Self:
         M, degree = hyperparameters["latent_dim"], hyperparameters["degree"]
-        return cls(
-            A=jnp.zeros((M, M)), W=jnp.zeros((M, len(monomials(M, degree)))), h=jnp.zeros(M), degree=degree
-        )
+        return cls(A=jnp.zeros((M, M)), W=jnp.zeros((M, len(monomials(M, degree)))), h=jnp.zeros(M), degree=degree)

@@ -106,9 +106,7 @@ class Series:
         labels = [f"{where}, recording {r}" for r in range(len(recordings))]
         pairs = [
             regularise_time(t, values, tolerance=time_tolerance, where=label)
-            for t, values, label in zip(
-                _per_recording(times, recordings, where), recordings, labels, strict=True
-            )
+            for t, values, label in zip(_per_recording(times, recordings, where), recordings, labels, strict=True)
         ]
         check_same_step([t for t, _ in pairs], labels, time_tolerance)
         added = sum(len(values) for _, values in pairs) - sum(map(len, recordings))
@@ -207,9 +205,7 @@ class Series:
 
     def _rows(self, rows: Sequence[slice], part: str) -> "Series":
         """The given rows of each recording, without recordings that end up empty."""
-        keep = [
-            r for r, (values, row) in enumerate(zip(self.recordings, rows, strict=True)) if len(values[row])
-        ]
+        keep = [r for r, (values, row) in enumerate(zip(self.recordings, rows, strict=True)) if len(values[row])]
         return replace(
             self,
             recordings=tuple(self.recordings[r][rows[r]] for r in keep),
@@ -222,9 +218,7 @@ class Series:
         """The given coordinates, by name or 0-based index, in the given order."""
         given = [columns] if isinstance(columns, str | int) else list(columns)
         if not given:
-            raise DataError(
-                f"{self.label}: no column selected. Name at least one of: {', '.join(self.columns)}."
-            )
+            raise DataError(f"{self.label}: no column selected. Name at least one of: {', '.join(self.columns)}.")
         index = [find_column(column, self.columns, self.label) for column in given]
         names = tuple(self.columns[j] for j in index)
         return replace(self, recordings=tuple(values[:, index] for values in self.recordings), columns=names)
@@ -290,8 +284,7 @@ def _per_recording(times: Any, recordings: Sequence[np.ndarray], where: str) -> 
     if listed or np.ndim(times) == 2:
         if len(times) != len(recordings):
             raise DataError(
-                f"{where}: {len(times)} arrays of times for {len(recordings)} recordings. "
-                "Give one for each recording."
+                f"{where}: {len(times)} arrays of times for {len(recordings)} recordings. Give one for each recording."
             )
         return list(times)
     return [times] * len(recordings)

@@ -51,9 +51,7 @@ def as_recordings(data: Any, where: str) -> list[Values]:
         # nested lists of numbers are one array; arrays in a list are recordings
         dims = {np.ndim(item) for item in data if not isinstance(item, list | tuple)}
         if dims and min(dims) >= 1:
-            return [
-                _one_recording(item, f"{where}, recording {r}", listed=True) for r, item in enumerate(data)
-            ]
+            return [_one_recording(item, f"{where}, recording {r}", listed=True) for r, item in enumerate(data)]
     array = as_float64(data, where)
     if array.ndim == 3 and len(array):
         return [_one_recording(item, f"{where}, recording {r}") for r, item in enumerate(array)]
@@ -68,9 +66,7 @@ def _one_recording(data: Any, where: str, listed: bool = False) -> Values:
             "np.stack(rows); for several recordings of one coordinate pass [a[:, None] for a in arrays]."
         )
     if array.size == 0:
-        raise DataError(
-            f"{where}: shape {array.shape} holds no values. Give at least one row and one column."
-        )
+        raise DataError(f"{where}: shape {array.shape} holds no values. Give at least one row and one column.")
     if array.ndim != 2:
         raise DataError(
             f"{where}: shape {array.shape} has {array.ndim} dimensions. Use (T, N) for one recording, "
@@ -107,9 +103,7 @@ def check_columns(columns: Sequence[str] | None, width: int, where: str) -> tupl
         if not name:
             raise DataError(f"{where}: column {j} has an empty name. Give it a name.")
         if name in seen:
-            raise DataError(
-                f"{where}: columns {seen[name]} and {j} are both named '{name}'. Rename one of them."
-            )
+            raise DataError(f"{where}: columns {seen[name]} and {j} are both named '{name}'. Rename one of them.")
         seen[name] = j
     return names
 
@@ -141,9 +135,7 @@ def check_observed(recordings: Sequence[Values], columns: Sequence[str], where: 
         )
 
 
-def check_times(
-    times: ArrayLike, length: int, where: str, place: Callable[[int], str] | None = None
-) -> Times:
+def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int], str] | None = None) -> Times:
     """Times of one recording: finite, strictly increasing, one for each row; datetimes become seconds."""
     raw = np.asarray(times)
     if raw.dtype.kind == "M":
@@ -151,9 +143,7 @@ def check_times(
     place = place or (lambda row: f"{where}, row {row}")
     array = as_float64(raw, f"{where}, times")
     if array.shape != (length,):
-        raise DataError(
-            f"{where}: times of shape {array.shape} for {length} rows. Give one time for each row."
-        )
+        raise DataError(f"{where}: times of shape {array.shape} for {length} rows. Give one time for each row.")
     bad = ~np.isfinite(array)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
@@ -188,9 +178,7 @@ def find_column(given: str | int, names: Sequence[str], where: str) -> int:
         raise DataError(f"{where}: {hint if len(hint) < 400 else unknown('column', given, names[:12])}")
     index = int(given)
     if not -len(names) <= index < len(names):
-        raise DataError(
-            f"{where}: no column {index}, there are {len(names)}: {quoted(names)}. Indices start at 0."
-        )
+        raise DataError(f"{where}: no column {index}, there are {len(names)}: {quoted(names)}. Indices start at 0.")
     return index % len(names)
 
 

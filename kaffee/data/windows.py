@@ -79,13 +79,9 @@ class WindowSampler(eqx.Module):
             ConfigError: an option out of range.
         """
         if length < 2 or stride < 1:
-            raise ConfigError(
-                f"length={length}, stride={stride}: use a length of 2 or more and a stride of 1 or more."
-            )
+            raise ConfigError(f"length={length}, stride={stride}: use a length of 2 or more and a stride of 1 or more.")
         if series.num_steps > np.iinfo(np.int32).max:
-            raise DataError(
-                f"{series.label}: {series.num_steps} steps are too many for one sampler. Split the series."
-            )
+            raise DataError(f"{series.label}: {series.num_steps} steps are too many for one sampler. Split the series.")
         longest = int(np.argmax(series.lengths))
         if series.lengths[longest] < length:
             which = f"recording {longest}" + (", the longest," if series.num_recordings > 1 else "")
@@ -141,11 +137,7 @@ class WindowSampler(eqx.Module):
         them."""
         if not isinstance(indices, jax.Array):
             host = np.asarray(indices)
-            if (
-                host.ndim != 1
-                or host.dtype.kind not in "iu"
-                or not ((host >= 0) & (host < self.num_windows)).all()
-            ):
+            if host.ndim != 1 or host.dtype.kind not in "iu" or not ((host >= 0) & (host < self.num_windows)).all():
                 raise ConfigError(
                     f"Window indices are whole numbers from 0 to {self.num_windows - 1}; given {indices}."
                 )
@@ -163,10 +155,7 @@ def _candidates(lengths: tuple[int, ...], length: int, stride: int) -> Int[np.nd
     """Starts of all windows inside a recording, in packed rows."""
     offsets = np.cumsum([0, *lengths[:-1]])
     return np.concatenate(
-        [
-            offset + np.arange(0, steps - length + 1, stride)
-            for offset, steps in zip(offsets, lengths, strict=True)
-        ]
+        [offset + np.arange(0, steps - length + 1, stride) for offset, steps in zip(offsets, lengths, strict=True)]
     )
 
 

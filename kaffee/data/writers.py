@@ -104,9 +104,7 @@ def _table(series: Series, path: Path) -> dict[str, np.ndarray]:
         table["t"] = np.concatenate(series.times)
     taken = [name for name in series.columns if name in table]
     if taken:
-        raise DataError(
-            f"{path}: the name '{taken[0]}' is needed for a column of its own. Rename the coordinate."
-        )
+        raise DataError(f"{path}: the name '{taken[0]}' is needed for a column of its own. Rename the coordinate.")
     rows = series.concatenated()
     return {**table, **{name: rows[:, j] for j, name in enumerate(series.columns)}}
 

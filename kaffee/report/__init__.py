@@ -1,0 +1,1 @@
+"""Figures and reports: one self-contained HTML file per result."""

@@ -55,9 +55,7 @@ _ENTRIES: dict[str, _Entry] = {
         (-0.7915, 0.6524, 0.2252),
         0.678,
     ),
-    "chen": _Entry(
-        "Chen", flows.chen, {"a": 35.0, "b": 3.0, "c": 28.0}, 0.005, 2000, (3.269, 5.299, 19.435), 2.042
-    ),
+    "chen": _Entry("Chen", flows.chen, {"a": 35.0, "b": 3.0, "c": 28.0}, 0.005, 2000, (3.269, 5.299, 19.435), 2.042),
     "chua": _Entry(
         "Chua",
         flows.chua,
@@ -94,12 +92,8 @@ _ENTRIES: dict[str, _Entry] = {
         (1.3664, 0.9309, 0.6428),
         2e-4,
     ),
-    "halvorsen": _Entry(
-        "Halvorsen", flows.halvorsen, {"a": 1.89}, 0.01, 1000, (-8.681, -2.474, 0.0708), 0.005
-    ),
-    "nose_hoover": _Entry(
-        "Nose-Hoover", flows.nose_hoover, {"a": 1.5}, 0.02, 500, (-1.9759, 0.2465, 0.7902), 0.005
-    ),
+    "halvorsen": _Entry("Halvorsen", flows.halvorsen, {"a": 1.89}, 0.01, 1000, (-8.681, -2.474, 0.0708), 0.005),
+    "nose_hoover": _Entry("Nose-Hoover", flows.nose_hoover, {"a": 1.5}, 0.02, 500, (-1.9759, 0.2465, 0.7902), 0.005),
     "qi_chen": _Entry(
         "Qi-Chen",
         flows.qi_chen,

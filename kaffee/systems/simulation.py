@@ -165,9 +165,7 @@ def _scan(
     system: System, start: Float[Array, " M"], kicks: Float[Array, "T-1 M"] | None, length: int
 ) -> Float[Array, "T M"]:
     # The system is an argument and not a closure: equal systems share one compiled program per length.
-    def step(
-        z: Float[Array, " M"], kick: Float[Array, " M"] | None
-    ) -> tuple[Float[Array, " M"], Float[Array, " M"]]:
+    def step(z: Float[Array, " M"], kick: Float[Array, " M"] | None) -> tuple[Float[Array, " M"], Float[Array, " M"]]:
         z = system.flow(z) if kick is None else system.flow(z) + kick
         return z, z
 
@@ -192,9 +190,7 @@ def _reference_scale(system: System) -> Float[np.ndarray, " M"]:
     return scale
 
 
-def _check_finite(
-    system: System, states: Float[np.ndarray, "T M"], burn_in: int, process_noise: float
-) -> None:
+def _check_finite(system: System, states: Float[np.ndarray, "T M"], burn_in: int, process_noise: float) -> None:
     finite = np.isfinite(states).all(axis=1)
     if finite.all():
         return

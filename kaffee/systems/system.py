@@ -108,9 +108,7 @@ class System(eqx.Module):
         if not (math.isfinite(self.dt) and self.dt > 0):
             raise ConfigError(f"'{self.name}' got dt = {self.dt}. The step must be a positive number.")
         if not isinstance(self.burn_in, int) or self.burn_in < 0:
-            raise ConfigError(
-                f"'{self.name}' got burn_in = {self.burn_in!r}. It counts steps: give an integer >= 0."
-            )
+            raise ConfigError(f"'{self.name}' got burn_in = {self.burn_in!r}. It counts steps: give an integer >= 0.")
         if self.reference_scale is not None and min(self.reference_scale) <= 0:
             raise ConfigError(f"'{self.name}' got reference_scale = {self.reference_scale}: all must be > 0.")
         # Traced in float64, the dtype of every simulation, without running the function.
@@ -156,9 +154,7 @@ def as_state(values: ArrayLike | Sequence[float], what: str, dim: int | None = N
     try:
         state = tuple(float(v) for v in values)  # type: ignore[union-attr]
     except TypeError as error:
-        raise ConfigError(
-            f"{what} must be a vector of numbers such as [1.0, 0.5], not {values!r}."
-        ) from error
+        raise ConfigError(f"{what} must be a vector of numbers such as [1.0, 0.5], not {values!r}.") from error
     if not state:
         raise ConfigError(f"{what} is empty. Give one number per coordinate.")
     if dim is not None and len(state) != dim:

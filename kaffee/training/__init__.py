@@ -1,0 +1,1 @@
+"""Training: teacher forcing, adaptation, and the one loop under both."""

@@ -103,9 +103,7 @@ class Trained:
         return f"{done}{verdict}: {self.outcome}"
 
 
-def initial_state(
-    model: StateSpaceModel, parts: tuple[str, ...], optimiser: Optimiser, num_updates: int
-) -> TrainState:
+def initial_state(model: StateSpaceModel, parts: tuple[str, ...], optimiser: Optimiser, num_updates: int) -> TrainState:
     """The state before the first update."""
     parameters = eqx.filter(model, trainable(model, parts))
     zero = jnp.zeros((), jnp.int32)

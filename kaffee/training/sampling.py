@@ -18,14 +18,10 @@ def training_windows(series: Series, length: int, dtype: Any = jnp.float32) -> W
     mean of the data (0 in standardised units), which the burn-in forgets.
     """
     complete = np.concatenate([mask.all(axis=1) for mask in series.mask])
-    return WindowSampler.from_series(
-        series, length, require_observed_start=bool(complete.mean() > 0.2), dtype=dtype
-    )
+    return WindowSampler.from_series(series, length, require_observed_start=bool(complete.mean() > 0.2), dtype=dtype)
 
 
-def padded(
-    series: Series, dtype: Any = jnp.float32
-) -> tuple[Float[Array, "R T N"], Bool[Array, "R T N"]]:
+def padded(series: Series, dtype: Any = jnp.float32) -> tuple[Float[Array, "R T N"], Bool[Array, "R T N"]]:
     """All recordings as one batch: padded with missing values to the longest."""
     longest = max(series.lengths)
     values = np.full((series.num_recordings, longest, series.num_coordinates), np.nan)

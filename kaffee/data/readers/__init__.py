@@ -68,9 +68,7 @@ def read_series(
     times = [t for t in parts.times if t is not None]
     if times and len(times) < len(parts.times):
         lacking = parts.places[next(r for r, t in enumerate(parts.times) if t is None)]
-        raise DataError(
-            f"{lacking}: no times, but other recordings have them. Add them, or pass time_column=False."
-        )
+        raise DataError(f"{lacking}: no times, but other recordings have them. Add them, or pass time_column=False.")
     check_same_step(times, parts.places, time_tolerance)
     first = Path(paths[0])
     return Series(
@@ -97,9 +95,7 @@ def _tables(path: Path, choice: Choice) -> Sequence[Table]:
             case _:
                 return [read_text(path, source, choice)]
     except OSError as error:
-        raise DataError(
-            f"{source}: cannot be read ({error.strerror or error}). Check the permissions."
-        ) from error
+        raise DataError(f"{source}: cannot be read ({error.strerror or error}). Check the permissions.") from error
 
 
 def _check_path(path: Path) -> None:
@@ -117,8 +113,7 @@ def _check_path(path: Path) -> None:
         near = get_close_matches(path.name, names, n=1)
         where = path.parent.resolve() if not path.is_absolute() else path.parent
         raise DataError(
-            f"{path}: no such file in {where}."
-            + (f" Did you mean '{near[0]}'?" if near else " Check the path.")
+            f"{path}: no such file in {where}." + (f" Did you mean '{near[0]}'?" if near else " Check the path.")
         )
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(

@@ -176,9 +176,7 @@ def find_roles(table: Table, choice: Choice, note: Callable[[str], None]) -> Rol
 
 def _named_role(given: ColumnName | None, option: str, names: Sequence[str], source: str) -> int | None:
     if given is True:
-        raise DataError(
-            f"{option}=True is not a column. Give a name or an index, or leave it out to detect it."
-        )
+        raise DataError(f"{option}=True is not a column. Give a name or an index, or leave it out to detect it.")
     return None if given is None or given is False else find_column(given, names, source)
 
 
@@ -186,9 +184,7 @@ def add_table(parts: Parts, table: Table, choice: Choice) -> None:
     """Add the recordings of one table, checked and on a regular time axis."""
     roles = find_roles(table, choice, parts.note)
     coordinates = roles.coordinates
-    columns = check_columns(
-        [table.names[j] or f"x{j + 1}" for j in coordinates], len(coordinates), table.source
-    )
+    columns = check_columns([table.names[j] or f"x{j + 1}" for j in coordinates], len(coordinates), table.source)
     if parts.columns and columns != parts.columns:
         if sorted(columns) != sorted(parts.columns):
             raise DataError(
@@ -223,11 +219,7 @@ def _times(table: Table, roles: Roles, choice: Choice) -> np.ndarray | None:
     if roles.time is not None:
         return table.times(roles.time)
     times = getattr(table, "own_times", None)
-    return (
-        None
-        if times is None or choice.time_column is False
-        else check_times(times, table.num_rows, table.source)
-    )
+    return None if times is None or choice.time_column is False else check_times(times, table.num_rows, table.source)
 
 
 def _groups(table: Table, column: int | None) -> list[tuple[np.ndarray, str]]:

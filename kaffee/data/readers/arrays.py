@@ -62,9 +62,7 @@ def read_npz(path: Path, source: str) -> list[ArrayTable]:
     time_keys = [key for key in keys if _TIMES.fullmatch(key)]
     data_keys = [key for key in keys if key not in time_keys]
     if not data_keys:
-        raise DataError(
-            f"{source}: no recording in it, only {sorted(arrays)}. Save at least one array (T, N)."
-        )
+        raise DataError(f"{source}: no recording in it, only {sorted(arrays)}. Save at least one array (T, N).")
     if time_keys and len(time_keys) not in (1, len(data_keys)):
         raise DataError(
             f"{source}: {len(time_keys)} arrays of times for {len(data_keys)} recordings. Save one for each "
@@ -82,10 +80,7 @@ def _tables(source: str, array: np.ndarray, columns: list[str] | None, times: An
     if array.ndim != 3 or not len(array):
         return [ArrayTable.from_array(source, array, columns, times)]
     rows = [times[r] if times is not None and np.ndim(times) == 2 else times for r in range(len(array))]
-    return [
-        ArrayTable.from_array(f"{source}, recording {r}", part, columns, rows[r])
-        for r, part in enumerate(array)
-    ]
+    return [ArrayTable.from_array(f"{source}, recording {r}", part, columns, rows[r]) for r, part in enumerate(array)]
 
 
 def _damaged(source: str, error: BaseException) -> DataError:
@@ -104,6 +99,4 @@ def natural(key: str) -> list[tuple[int, int, str]]:
     >>> sorted(["run10", "run2", "a"], key=natural)
     ['a', 'run2', 'run10']
     """
-    return [
-        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", key) if part
-    ]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", key) if part]

@@ -95,7 +95,5 @@ def read_parquet(path: Path, source: str) -> ParquetTable:
     if repeated:
         raise DataError(f"{source}: several columns are named '{min(repeated)}'. Rename all but one.")
     if not names or not table.num_rows:
-        raise DataError(
-            f"{source}: the table has {table.num_rows} rows and {len(names)} columns. Check the export."
-        )
+        raise DataError(f"{source}: the table has {table.num_rows} rows and {len(names)} columns. Check the export.")
     return ParquetTable(source, names, table, arrow)

@@ -158,9 +158,7 @@ def read_text(path: Path, source: str, choice: Choice) -> TextTable:
             lines.append(line)
             numbers.append(number)
     if not lines:
-        raise DataError(
-            f"{source}: no data, only blank or comment lines. Check that the export has finished."
-        )
+        raise DataError(f"{source}: no data, only blank or comment lines. Check that the export has finished.")
     delimiter = choice.delimiter or sniff_delimiter(lines[:_SNIFFED_LINES])
     if delimiter not in _DELIMITERS and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ConfigError(f"delimiter={delimiter!r} is not a single character. Use ',', ';', ' ' or a tab.")
@@ -171,9 +169,7 @@ def read_text(path: Path, source: str, choice: Choice) -> TextTable:
         names = first
         del lines[0], numbers[0]
         if not lines:
-            raise DataError(
-                f"{source}: only a header line, no data rows. Check that the export has finished."
-            )
+            raise DataError(f"{source}: only a header line, no data rows. Check that the export has finished.")
     else:
         names = [f"x{j + 1}" for j in range(len(first))]
         if choice.header is None:
@@ -216,9 +212,7 @@ def split_line(line: str, delimiter: str, place: Callable[[], str]) -> list[str]
     try:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
     except csv.Error as error:
-        raise DataError(
-            f"{place()}: the line cannot be split into cells ({error}). Check its quotes."
-        ) from error
+        raise DataError(f"{place()}: the line cannot be split into cells ({error}). Check its quotes.") from error
 
 
 def sniff_delimiter(lines: Sequence[str]) -> str:

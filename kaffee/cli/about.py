@@ -1,0 +1,44 @@
+"""`kaffee doctor` and `kaffee cite`."""
+
+import json as json_module
+
+import typer
+
+PAPER = """@article{herz2026dpc,
+  title  = {The Dynamic-Probabilistic Consistency Gap in Chaotic Surrogate Modeling},
+  author = {Herz, Andre and Pals, Matthijs and Durstewitz, Daniel and Koppe, Georgia},
+  year   = {2026}
+}"""
+
+SOFTWARE = """@software{kaffee,
+  title   = {kaffee: probabilistic dynamical systems reconstruction},
+  author  = {{The kaffee developers}},
+  version = {VERSION},
+  license = {Apache-2.0}
+}"""
+
+
+def cite() -> None:
+    """Print BibTeX entries for the paper and the software."""
+    from kaffee._version import __version__
+
+    typer.echo(PAPER + "\n\n" + SOFTWARE.replace("VERSION", __version__))
+
+
+def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """Check the installation: versions, devices, and that the gradient is right and how fast it is."""
+    from kaffee.selftest import examine
+
+    facts, problems = examine()
+    if json:
+        typer.echo(json_module.dumps({**facts, "problems": problems}, indent=2))
+    else:
+        from rich.console import Console
+
+        from kaffee.tables import Table
+
+        flat = [[key, value] for key, value in facts.items()]
+        Console().print(Table("kaffee doctor", ("check", "result"), flat).to_rich())
+        typer.echo("Everything works." if not problems else "Problems: " + "; ".join(problems))
+    if problems:
+        raise typer.Exit(1)

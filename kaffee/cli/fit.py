@@ -1,0 +1,147 @@
+"""`kaffee fit` and `kaffee resume`."""
+
+import json as json_module
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from kaffee.settings import FitSettings
+    from kaffee.sources import Loaded
+
+Data = Annotated[list[str] | None, typer.Argument(help="Files (each a recording), or the name of a system.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting, such as pretraining.schedule.num_updates=5000; may be repeated."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def numbers(pairs: list[str]) -> dict[str, Any]:
+    """`name=value` options as numbers."""
+    from kaffee.config import parse_override
+    from kaffee.errors import ConfigError
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        for name, value in parse_override(pair).items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(f"--param {pair}: '{name}' needs a number.")
+            found[name] = value
+    return found
+
+
+def fit(
+    data: Data = None,
+    output: Output = Path("run"),
+    method: Annotated[
+        str | None, typer.Option(help="kaffee, blind, core_collapse, noise_masking or frozen_core.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings as TOML; see --print-config.")] = None,
+    set_: Set = None,
+    param: Annotated[list[str] | None, typer.Option(help="A parameter of the system, such as F=10.")] = None,
+    time_column: Annotated[str | None, typer.Option(help="Name of the time column.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
+    recording_column: Annotated[str | None, typer.Option(help="Column that tells recordings apart.")] = None,
+    print_config: Annotated[bool, typer.Option(help="Print the settings as TOML and exit.")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Fit a probabilistic surrogate to a recording or a simulated system.
+
+    Pretrains a core by teacher forcing, makes it probabilistic, checks both on held-out data and writes a report.
+    Running the same command again continues where it stopped.
+    """
+    from kaffee.config import override, read_toml, to_toml, update
+    from kaffee.errors import ConfigError
+    from kaffee.methods import get_method
+    from kaffee.settings import FitSettings
+    from kaffee.sources import parse_source
+
+    settings = FitSettings()
+    if config is not None:
+        settings = update(settings, read_toml(config))
+    settings = override(settings, set_ or [])
+    shortcuts = {"method": method, "seed": seed}
+    settings = update(settings, {key: value for key, value in shortcuts.items() if value is not None})
+    get_method(settings.method)
+    if print_config:
+        typer.echo(to_toml(settings), nl=False)
+        return
+    if not data:
+        raise ConfigError("Name the data: files or a system, such as: kaffee fit lorenz63 -o run")
+    options: dict[str, Any] = {"time_column": time_column, "recording_column": recording_column}
+    options["columns"] = None if columns is None else [name.strip() for name in columns.split(",")]
+    options = {key: value for key, value in options.items() if value is not None}
+    source = parse_source(data, numbers(param or []), options)
+    _run(output, settings, source, quiet=quiet, json=json)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")], quiet: Quiet = False, json: Json = False
+) -> None:
+    """Continue an interrupted fit from its folder alone."""
+    from kaffee.runs import RunFolder
+    from kaffee.sources import Source
+
+    folder = RunFolder(run)
+    source = Source.from_dict(folder.record()["data"]["source"])
+    _run(run, folder.settings(), source, quiet=quiet, json=json)
+
+
+def _run(output: Path, settings: "FitSettings", source: Any, *, quiet: bool, json: bool) -> None:
+    from kaffee.runs import RunFolder
+    from kaffee.sources import check_unchanged, load_source
+
+    folder = RunFolder(output)
+    loaded = load_source(source, settings)
+    if folder.exists:
+        check_unchanged(loaded.series, folder.record()["data"]["fingerprint"], source)
+    folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
+    title = f"kaffee: {source.system or Path(source.paths[0]).name}"
+    execute(folder, settings, loaded, title=title, quiet=quiet, json=json)
+
+
+def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: str, quiet: bool, json: bool) -> None:
+    """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
+    from rich.console import Console
+
+    from kaffee.cli.progress import TrainingProgress
+    from kaffee.fit import fit as fit_series
+    from kaffee.report.fit import report_fit
+    from kaffee.report.html import png
+    from kaffee.sources import summary
+    from kaffee.store import write_atomically, write_json
+
+    console = Console(stderr=True)
+    if not quiet:
+        console.print(f"{title}: {summary(loaded.series)} -> {folder.path}")
+    with TrainingProgress(console, quiet=quiet) as progress:
+        result = fit_series(loaded.series, settings, dt=loaded.dt, store=folder, watcher=progress.watcher)
+    for stage in (result.prior, result.fitted):
+        if stage.skipped:
+            console.print(f"[yellow]warning: {stage.report}")
+    if not quiet:
+        console.print("Checking free runs and held-out data ...")
+    command = shlex.join(["kaffee", *sys.argv[1:]])
+    report = report_fit(result, title=title, command=command, truth=loaded.truth)
+    checks = {name: check.to_dict() for name, check in report.checks.items()}
+    write_json(folder.path / "checks.json", checks)
+    for section in report.page.sections:
+        for figure, _ in section.figures:
+            write_atomically(folder.path / f"{section.title.lower()}.png", png(figure))
+    page = folder.path / "report.html"
+    write_atomically(page, report.page.to_html().encode())
+    if json:
+        typer.echo(json_module.dumps(checks, indent=2))
+    else:
+        Console().print(report.table.to_rich())
+        typer.echo(f"Report: {page}")
+    if not result.fitted.completed:
+        raise typer.Exit(3)

@@ -1,0 +1,47 @@
+"""The entry point: collects the commands and prints errors for people."""
+
+import sys
+
+import typer
+
+from kaffee.cli import about, fit, quickstart, systems
+from kaffee.errors import KaffeeError
+
+app = typer.Typer(
+    name="kaffee",
+    help="Probabilistic surrogates of chaotic systems that keep the attractor and know their uncertainty.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from kaffee._version import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+app.command("quickstart")(quickstart.quickstart)
+app.command("systems")(systems.systems)
+app.command("simulate")(systems.simulate)
+app.command("fit")(fit.fit)
+app.command("resume")(fit.resume)
+app.command("doctor")(about.doctor)
+app.command("cite")(about.cite)
+
+
+def run() -> None:
+    """Run the command line; errors that kaffee raises on purpose end in one sentence and exit code 1."""
+    try:
+        app()
+    except KaffeeError as error:
+        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; run the same command again to continue", err=True)
+        sys.exit(130)

@@ -1,0 +1,133 @@
+"""The report of a fit: what was learned, beside the prior and the reference."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from kaffee.checkpoint import Reconstruction
+from kaffee.checks import Check, check, compare_runs, core_trajectory, filter_series
+from kaffee.data.series import Series
+from kaffee.fit import Fit
+from kaffee.report.figures import attractors, loss_curves, withheld_coordinate
+from kaffee.report.html import Report, Section
+from kaffee.tables import Table
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is known of the true system, if anything is.
+
+    Attributes:
+        states: Clean states of a long run, the reference for free runs.
+        again: The run's continuation: how far a perfect model is from the reference at this length.
+        test_states: The states behind the held-out observations.
+    """
+
+    states: Float[np.ndarray, "T N"]
+    again: Float[np.ndarray, "T N"]
+    test_states: Float[np.ndarray, "T N"]
+    lambda_1: float | None = None
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """The checks of both stages, as a table, and the page."""
+
+    checks: dict[str, Check]
+    table: Table
+    page: Report
+
+
+def comparison(checks: dict[str, Check], truth: Truth | None) -> Table:
+    """Prior and fitted model beside each other."""
+    rows: list[list[Any]] = [
+        [name, c.nll, c.coverage_90, c.d_stsp_core, c.d_h_core, c.lambda_1, c.diverged_at or "never"]
+        for name, c in checks.items()
+    ]
+    if truth is not None:
+        floor = compare_runs(truth.states, truth.again)
+        rows.append(["truth again", None, None, *floor, truth.lambda_1, "never"])
+    protocol = next(iter(checks.values())).protocol
+    return Table(
+        "Held-out data and free run",
+        ("model", "nll", "cover 90", "d_stsp", "d_h", "lambda_1", "diverged"),
+        rows,
+        note=f"nll and share inside the 90 % interval: one-step predictions. d_stsp ({protocol['d_stsp']}), d_h and lambda_1: free run of the "
+        f"core against {protocol['num_steps']} steps of the {protocol['reference']}.",
+    )
+
+
+def withheld_figure(model: Reconstruction, fit: Fit, truth: Truth | None, num_steps: int = 250) -> Any:
+    """The first coordinate of the held-out data, filtered, with the middle fifth of the observations withheld."""
+    shown = min(num_steps, len(fit.test.recordings[0]) - 1)
+    gap = slice(2 * shown // 5, 3 * shown // 5)
+    seen = fit.test.recordings[0][: shown + 1].copy()
+    seen[1:][gap] = np.nan
+    filtered, _, mask = filter_series(model, Series.from_arrays(seen, columns=fit.test.columns))
+    observe = model.model.observation.observe
+    mean = model.scaler.inverse(np.asarray(observe(filtered.mean[0]), np.float64))
+    std = model.scaler.inverse_std(np.asarray(filtered.signal_std[0], np.float64))
+    times = model.dt * np.arange(1, shown + 1)
+    return withheld_coordinate(
+        times,
+        fit.test.recordings[0][1 : shown + 1, 0],
+        np.asarray(mask[0, 1:, 0]),
+        mean[:, 0],
+        std[:, 0],
+        column=model.columns[0],
+        withheld=(times[gap.start], times[gap.stop - 1]),
+        truth=None if truth is None else truth.test_states[1 : shown + 1, 0],
+    )
+
+
+def report_fit(fit: Fit, *, title: str, command: str, truth: Truth | None = None, num_steps: int = 20_000) -> FitReport:
+    """Check prior and fitted model and lay out the page."""
+    reference = None if truth is None else truth.states
+    name = fit.settings.method
+    stages = {"prior": fit.prior.reconstruction, name: fit.fitted.reconstruction}
+    checks = {key: check(model, fit.test, reference=reference, num_steps=num_steps) for key, model in stages.items()}
+    table = comparison(checks, truth)
+    shown = max(fit.test.recordings, key=len) if reference is None else reference
+    shown = shown[~np.isnan(shown).any(axis=1)]
+    runs = {"truth" if truth is not None else "data": shown}
+    for key, model in stages.items():
+        runs[key] = core_trajectory(model, shown[0], min(len(shown), num_steps))[0]
+    labels = {"Pretraining": "squared error", f"Adaptation ({name})": "NLL per entry"}
+    losses = dict(zip(labels, (fit.prior.losses, fit.fitted.losses), strict=True))
+    provenance = fit.fitted.reconstruction.provenance
+    facts = {"command": command, "seed": provenance["seed"], "data": provenance["fingerprint"]}
+    facts |= {key: version for key, version in provenance["versions"].items()}
+    page = Report(
+        title,
+        [
+            Section(
+                "Result",
+                f"Pretraining: {fit.prior.report}. Adaptation: {fit.fitted.report}.",
+                tables=[table],
+            ),
+            Section(
+                "Attractor",
+                figures=[
+                    (
+                        attractors(runs, fit.fitted.reconstruction.columns),
+                        "Free runs of the core beside the reference.",
+                    )
+                ],
+            ),
+            Section(
+                "Filtering",
+                figures=[
+                    (
+                        withheld_figure(fit.fitted.reconstruction, fit, truth),
+                        "A held-out coordinate with the filter's belief about its noise-free value. While observations "
+                        "are withheld, the band grows as fast as the core's Jacobians say.",
+                    )
+                ],
+            ),
+            Section("Training", figures=[(loss_curves(losses, labels), "Loss over updates.")]),
+            Section("Provenance", code="\n".join(f"{key}: {value}" for key, value in facts.items())),
+        ],
+    )
+    return FitReport(checks, table, page)

@@ -1,0 +1,36 @@
+"""How figures look: colour-blind safe, readable at column width."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib as mpl
+
+# Okabe and Ito's palette.
+COLOURS = {
+    "truth": "#000000",
+    "prior": "#E69F00",
+    "kaffee": "#0072B2",
+    "blind": "#56B4E9",
+    "core_collapse": "#D55E00",
+    "noise_masking": "#CC79A7",
+    "frozen_core": "#009E73",
+}
+
+SETTINGS = {
+    "figure.dpi": 110,
+    "savefig.dpi": 160,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "lines.linewidth": 1.0,
+    "figure.constrained_layout.use": True,
+}
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Use the settings of kaffee inside, and leave the user's alone outside."""
+    with mpl.rc_context(SETTINGS):
+        yield
