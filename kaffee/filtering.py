@@ -85,4 +85,5 @@ def run_filter(
         return now.filtered, kept
 
     final, kept = jax.lax.scan(body, initial, (observations.x, observations.mask))
-    return Filtered(*jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), kept), final)
+    recordings_first = [jnp.swapaxes(a, 0, 1) for a in kept]
+    return Filtered(*recordings_first, final=final)

@@ -55,7 +55,8 @@ class Outcome:
     def __str__(self) -> str:
         if self.ok:
             return "all values are finite"
-        return f"the {self.quantity} became non-finite at step {self.step} of window {self.window}: {ADVICE[self.quantity]}"
+        place = "" if self.step == 0 else f" at step {self.step} of window {self.window}"
+        return f"the {self.quantity} became non-finite{place}: {ADVICE[self.quantity]}"
 
 
 def locate_fault(faults: Int[Array, "T W"]) -> Int[Array, " 3"]:

@@ -43,7 +43,7 @@ class Table:
 
         table = RichTable(title=self.title, caption=self.note or None, title_justify="left", caption_justify="left")
         for i, column in enumerate(self.columns):
-            table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+            table.add_column(column, justify="left" if i == 0 else "right", overflow="fold", no_wrap=i == 0)
         for cells in self._cells():
             table.add_row(*cells)
         return table

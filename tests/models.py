@@ -131,10 +131,7 @@ def flat(tree):
 def directional_differences(function, tree, direction, *, step=1e-5):
     """The central difference (f(tree + h d) - f(tree - h d)) / 2h of a scalar function."""
     arrays, static = eqx.partition(tree, eqx.is_inexact_array)
-    moved = [
-        eqx.combine(jax.tree.map(lambda a, d, s=s: a + s * d, arrays, direction), static)
-        for s in (step, -step)
-    ]
+    moved = [eqx.combine(jax.tree.map(lambda a, d, s=s: a + s * d, arrays, direction), static) for s in (step, -step)]
     high, low = (float(function(t)) for t in moved)
     return (high - low) / (2.0 * step)
 
@@ -163,8 +160,7 @@ def inner(a, b):
 def finite_jacobian(function, z, step=1e-6):
     """dF/dz by central differences."""
     columns = [
-        (np.asarray(function(z + step * e)) - np.asarray(function(z - step * e))) / (2.0 * step)
-        for e in np.eye(len(z))
+        (np.asarray(function(z + step * e)) - np.asarray(function(z - step * e))) / (2.0 * step) for e in np.eye(len(z))
     ]
     return np.stack(columns, axis=1)
 
@@ -178,9 +174,7 @@ def gaussian_nll(x, mean, covariance):
     return 0.5 * (log_det + v @ np.linalg.solve(covariance, v) + len(x) * np.log(2 * np.pi))
 
 
-def textbook_filter(
-    step, jacobian, B, Gamma, Lambda, mean, covariance, x, mask, *, assimilate=True, transport=True
-):
+def textbook_filter(step, jacobian, B, Gamma, Lambda, mean, covariance, x, mask, *, assimilate=True, transport=True):
     """The extended Kalman filter of one window, textbook form: K = P B' S^-1, P = (I - K B) P.
 
     A missing entry is a row that B, Lambda and x do not have.

@@ -226,13 +226,9 @@ def test_more_observations_than_latent_coordinates(x64):
     dynamics = Dynamics(core, jnp.full(2, 0.2), jnp.full(4, 0.3), belief)
     x = jnp.asarray(rng.standard_normal((1, 4, 4)))
     observations = observations_of(x, jnp.ones(x.shape, bool), LinearObservation(jnp.asarray(B)))
-    mean, covariance = joint_density(
-        *linear_parts(dynamics, observations), belief.mean[0], belief.covariance[0], 4
-    )
+    mean, covariance = joint_density(*linear_parts(dynamics, observations), belief.mean[0], belief.covariance[0], 4)
     expected = -multivariate_normal(mean, covariance).logpdf(np.asarray(x).ravel())
-    assert float(jnp.sum(scan_terms(FILTER, dynamics, observations).nll)) == pytest.approx(
-        expected, rel=1e-10
-    )
+    assert float(jnp.sum(scan_terms(FILTER, dynamics, observations).nll)) == pytest.approx(expected, rel=1e-10)
 
 
 # --- missing values --------------------------------------------------------------------------------------------
@@ -276,9 +272,7 @@ def test_a_missing_coordinate_is_a_missing_row_of_the_map(x64):
     only_one = scan_terms(
         FILTER,
         dynamics._replace(observation_variance=dynamics.observation_variance[1:]),
-        Observations(
-            observations.x[..., 1:], mask[..., 1:], LinearObservation(observations.observation.B[1:])
-        ),
+        Observations(observations.x[..., 1:], mask[..., 1:], LinearObservation(observations.observation.B[1:])),
     )
     np.testing.assert_allclose(one_of_two.nll, only_one.nll, rtol=1e-12)
     np.testing.assert_allclose(one_of_two.final.mean, only_one.final.mean, rtol=1e-12)
@@ -328,9 +322,7 @@ def test_covariance_without_transport_knows_neither_core_nor_data(x, size, assim
     dynamics, observations = make_problem("smooth")
     reference = run(recursion, dynamics, observations)[2].covariance
     core = eqx.tree_at(lambda c: (c.A, c.W), dynamics.core, (size * dynamics.core.A, -size * dynamics.core.W))
-    other = run(recursion, dynamics._replace(core=core), observations._replace(x=jnp.asarray(x)))[
-        2
-    ].covariance
+    other = run(recursion, dynamics._replace(core=core), observations._replace(x=jnp.asarray(x)))[2].covariance
     np.testing.assert_array_equal(other, reference)
 
 
@@ -346,9 +338,7 @@ def test_windows_do_not_know_their_order(order, seed, x64):
         observations._replace(x=observations.x[:, order], mask=observations.mask[:, order]),
     )[0]
     np.testing.assert_allclose(permuted.nll, terms.nll[:, order], rtol=1e-13, atol=1e-13)
-    np.testing.assert_allclose(
-        permuted.final.covariance, terms.final.covariance[order], rtol=1e-13, atol=1e-15
-    )
+    np.testing.assert_allclose(permuted.final.covariance, terms.final.covariance[order], rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", ["smooth", "linear", "mlp"])
@@ -380,9 +370,7 @@ def test_units_of_the_observations_cost_exactly_their_logarithm(units, recursion
         observations.mask,
         LinearObservation(D[:, None] * observations.observation.B),
     )
-    other = run(
-        recursion, dynamics._replace(observation_variance=D**2 * dynamics.observation_variance), scaled
-    )[0]
+    other = run(recursion, dynamics._replace(observation_variance=D**2 * dynamics.observation_variance), scaled)[0]
     jacobian = jnp.sum(jnp.where(observations.mask, jnp.log(D), 0.0), axis=-1)
     # the jitter, 1e-12 of the mean variance, is not invariant: the ratio of the variances is up to 1e8
     np.testing.assert_allclose(other.nll, terms.nll + jacobian, rtol=0, atol=1e-3)
@@ -452,9 +440,7 @@ def faulty(change, *, recursion=FILTER, T=4):
     """The outcome of a float32 problem after `change` to (dynamics, x)."""
     core = Linear(0.5 * jnp.eye(2), jnp.zeros(2))
     initial = Belief(jnp.ones((2, 2)), jnp.broadcast_to(jnp.eye(2), (2, 2, 2)))
-    dynamics, x = change(
-        Dynamics(core, jnp.full(2, 0.1), jnp.full(1, 0.1), initial), jnp.ones((T, 2, 1), jnp.float32)
-    )
+    dynamics, x = change(Dynamics(core, jnp.full(2, 0.1), jnp.full(1, 0.1), initial), jnp.ones((T, 2, 1), jnp.float32))
     observations = Observations(x, jnp.ones(x.shape, bool), Projection(1, 2))
     return outcome_of(locate_fault(scan_terms(recursion, dynamics, observations).faults))
 

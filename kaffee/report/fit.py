@@ -54,8 +54,9 @@ def comparison(checks: dict[str, Check], truth: Truth | None) -> Table:
         "Held-out data and free run",
         ("model", "nll", "cover 90", "d_stsp", "d_h", "lambda_1", "diverged"),
         rows,
-        note=f"nll and share inside the 90 % interval: one-step predictions. d_stsp ({protocol['d_stsp']}), d_h and lambda_1: free run of the "
-        f"core against {protocol['num_steps']} steps of the {protocol['reference']}.",
+        note="nll and share inside the 90 % interval: one-step predictions. d_stsp "
+        f"({protocol['d_stsp']}), d_h and lambda_1: free run of the core against {protocol['num_steps']} steps of the "
+        f"{protocol['reference']}.",
     )
 
 
@@ -98,7 +99,7 @@ def report_fit(fit: Fit, *, title: str, command: str, truth: Truth | None = None
     losses = dict(zip(labels, (fit.prior.losses, fit.fitted.losses), strict=True))
     provenance = fit.fitted.reconstruction.provenance
     facts = {"command": command, "seed": provenance["seed"], "data": provenance["fingerprint"]}
-    facts |= {key: version for key, version in provenance["versions"].items()}
+    facts |= provenance["versions"]
     page = Report(
         title,
         [

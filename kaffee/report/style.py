@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib as mpl
 
@@ -16,7 +17,7 @@ COLOURS = {
     "frozen_core": "#009E73",
 }
 
-SETTINGS = {
+SETTINGS: Any = {
     "figure.dpi": 110,
     "savefig.dpi": 160,
     "font.size": 9,
