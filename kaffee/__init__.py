@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kaffee.data import write_series as write_series
     from kaffee.errors import KaffeeError as KaffeeError
     from kaffee.filtering import run_filter as run_filter
-    from kaffee.fit import fit as fit
+    from kaffee.fitting import fit as fit
     from kaffee.lyapunov import lyapunov_spectrum as lyapunov_spectrum
     from kaffee.methods import BLIND as BLIND
     from kaffee.methods import CORE_COLLAPSE as CORE_COLLAPSE
@@ -65,7 +65,7 @@ _HOME = {
     "data": ("Scaler", "Series", "WindowSampler", "read_series", "write_series"),
     "errors": ("KaffeeError",),
     "filtering": ("run_filter",),
-    "fit": ("fit",),
+    "fitting": ("fit",),
     "lyapunov": ("lyapunov_spectrum",),
     "methods": ("BLIND", "CORE_COLLAPSE", "FROZEN_CORE", "KAFFEE", "NOISE_MASKING", "Method"),
     "objectives": ("window_nll",),
@@ -85,14 +85,13 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'kaffee' has no attribute '{name}'")
     value = getattr(import_module(f"kaffee.{_MODULE_OF[name]}"), name)
-    # `kaffee.fit` is both a module and a function: the function is what people mean.
     globals()[name] = value
     return value
 

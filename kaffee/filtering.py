@@ -70,20 +70,19 @@ def run_filter(
     def observed(covariance: Float[Array, "R M M"]) -> Float[Array, "R N N"]:
         return model.observation.columns(model.observation.rows(covariance))
 
-    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, tuple[Array, ...]]:
+    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, dict[str, Array]]:
         now = step(recursion, dynamics, model.observation, belief, *inputs)
-        kept = (
-            now.filtered.mean,
-            jnp.sqrt(_marginal_variance(now.filtered.covariance)),
-            jnp.sqrt(_marginal_variance(observed(now.filtered.covariance))),
-            model.observation.observe(now.predicted.mean),
-            jnp.sqrt(_marginal_variance(observed(now.predicted.covariance)) + noise),
-            now.innovation.residual,
-            now.innovation.nll,
-            now.fault,
-        )
-        return now.filtered, kept
+        return now.filtered, {
+            "mean": now.filtered.mean,
+            "std": jnp.sqrt(_marginal_variance(now.filtered.covariance)),
+            "signal_std": jnp.sqrt(_marginal_variance(observed(now.filtered.covariance))),
+            "predicted_mean": model.observation.observe(now.predicted.mean),
+            "predicted_std": jnp.sqrt(_marginal_variance(observed(now.predicted.covariance)) + noise),
+            "innovations": now.innovation.residual,
+            "nll": now.innovation.nll,
+            "faults": now.fault,
+        }
 
     final, kept = jax.lax.scan(body, initial, (observations.x, observations.mask))
-    recordings_first = [jnp.swapaxes(a, 0, 1) for a in kept]
-    return Filtered(*recordings_first, final=final)
+    recordings_first = {name: jnp.swapaxes(kept[name], 0, 1) for name in kept}
+    return Filtered(**recordings_first, final=final)

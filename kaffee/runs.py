@@ -14,7 +14,7 @@ import numpy as np
 from kaffee.checkpoint import load, load_state, save, save_state
 from kaffee.config import differences, to_dict, update
 from kaffee.errors import CheckpointError
-from kaffee.fit import Stage
+from kaffee.fitting import Stage
 from kaffee.provenance import machine, versions
 from kaffee.settings import FitSettings
 from kaffee.store import read_json, read_record, write_json

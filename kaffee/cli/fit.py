@@ -113,7 +113,7 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
     from rich.console import Console
 
     from kaffee.cli.progress import TrainingProgress
-    from kaffee.fit import fit as fit_series
+    from kaffee.fitting import fit as fit_series
     from kaffee.report.fit import report_fit
     from kaffee.report.html import png
     from kaffee.sources import summary

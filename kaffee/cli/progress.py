@@ -45,7 +45,7 @@ class _StageWatcher(Watcher):
 
 
 class TrainingProgress:
-    """A context manager; `watcher` goes into `kaffee.fit.fit`."""
+    """A context manager; `watcher` goes into `kaffee.fitting.fit`."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self.console, self.quiet = console, quiet

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from kaffee.checkpoint import Reconstruction
 from kaffee.checks import Check, check, compare_runs, core_trajectory, filter_series
 from kaffee.data.series import Series
-from kaffee.fit import Fit
+from kaffee.fitting import Fit
 from kaffee.report.figures import attractors, loss_curves, withheld_coordinate
 from kaffee.report.html import Report, Section
 from kaffee.tables import Table
