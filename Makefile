@@ -38,8 +38,13 @@ test: lint types unit
 bench: .venv/.bench
 	$(BIN)/python -m benchmarks.speed
 
-docs: .venv/.dev
-	$(BIN)/python -m docs.build
+.venv/.docs: .venv/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
+	@touch $@
+
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs site
+	@echo "Open site/index.html"
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache quickstart site

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.problem import PARAMETERS, Problem
+from kaffee.provenance import machine
 
 TRANSPORTS = ("dense", "structured")
 
 
-def build(problem: Problem, transport: str = "dense", threads: int = 2) -> Callable[[], Any]:
+def build(problem: Problem, transport: str = "dense") -> Callable[[], Any]:
     """A call that computes loss and gradient; raises ImportError without torch.
 
     Args:
@@ -18,7 +19,7 @@ def build(problem: Problem, transport: str = "dense", threads: int = 2) -> Calla
     """
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(machine()["cores"])
     M, N = problem.size.latent, problem.size.observed
     split = M - problem.size.gates
     p = {name: torch.tensor(problem.parameters[name], requires_grad=True) for name in PARAMETERS}

@@ -63,9 +63,7 @@ def main() -> None:
     from benchmarks.problem import Size, make_problem
 
     problem = make_problem(Size())
-    compiled = ekf_kaffee.value_and_gradient(options.variant).lower(
-        *ekf_kaffee.arguments(problem, options.variant)
-    )
+    compiled = ekf_kaffee.value_and_gradient(options.variant).lower(*ekf_kaffee.arguments(problem, options.variant))
     lines = compiled.compile().compiled.as_text().splitlines()
     shapes = {}
     for line in lines:

@@ -51,3 +51,22 @@ def summary(seconds: np.ndarray, per_call: int = 1) -> dict[str, float]:
 
 def _round(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def compared(
+    other: np.ndarray | None, own: np.ndarray, target: float | None = None, *, at_most: bool = False
+) -> dict[str, Any] | None:
+    """How many times longer `other` takes than `own`, from medians and from the pairs of each round.
+
+    Args:
+        target: What the ratio should reach, or with `at_most` stay below.
+    """
+    if other is None:
+        return None
+    ratio = float(np.median(other) / np.median(own))
+    entry: dict[str, Any] = {"ratio": _round(ratio), "ratio_of_least": _round(other.min() / own.min())}
+    if len(other) == len(own):
+        entry["paired"] = _round(float(np.median(other / own)))
+    if target is not None:
+        entry |= {"target": target, "met": ratio <= target if at_most else ratio >= target}
+    return entry

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from jax.flatten_util import ravel_pytree
 
 from kaffee.cores import ALRNN, Custom, Linear, Polynomial, ResidualMLP
+from kaffee.cores.polynomial import monomials
 from kaffee.gaussian import Belief
 from kaffee.observation import LinearObservation, Projection
 from kaffee.recursion import Dynamics, Recursion, observations_of
@@ -59,8 +60,8 @@ def make_core(kind, *, latent_dim=LATENT, seed=0, dtype=np.float64):
         case "linear":
             return Linear(draw(M, M), draw(M))
         case "polynomial":
-            features = Polynomial.create(M, key=jax.random.key(0)).W.shape[1]
-            return Polynomial(draw(M, M, scale=0.3), draw(M, features, scale=0.02), draw(M, scale=0.1))
+            features = len(monomials(M, degree=2))
+            return Polynomial(draw(M, M, scale=0.3), draw(M, features, scale=0.1), draw(M, scale=0.1), degree=2)
         case "mlp":
             core = ResidualMLP.create(M, hidden_dim=6, depth=2, key=jax.random.key(seed), dtype=dtype)
             return eqx.tree_at(lambda c: c.biases, core, tuple(draw(len(b)) for b in core.biases))

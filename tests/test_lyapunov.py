@@ -48,9 +48,7 @@ def test_linear_map_gives_log_of_eigenvalues(every, x64):
 
 def test_axes_that_are_invariant_do_not_hide_growth(x64):
     # a frame that starts as the first unit vector would stay on the contracting axis for ever
-    leading = lyapunov_spectrum(
-        lambda z: z * jnp.array([0.5, 2.0]), jnp.zeros(2), num_steps=50, num_exponents=1
-    )
+    leading = lyapunov_spectrum(lambda z: z * jnp.array([0.5, 2.0]), jnp.zeros(2), num_steps=50, num_exponents=1)
     assert leading.maximal == pytest.approx(np.log(2.0), abs=1e-12)
 
 

@@ -310,9 +310,7 @@ def test_parquet_types(tmp_path):
         site=["a", "b", "c"],
     )
     series = read_series(path, columns=["whole", "single", "half"])
-    np.testing.assert_array_equal(
-        series.recordings[0], [[1, 0.5, 0.5], [NAN, NAN, 1], [NAN] * 3, [3, 1.5, 1.5]]
-    )
+    np.testing.assert_array_equal(series.recordings[0], [[1, 0.5, 0.5], [NAN, NAN, 1], [NAN] * 3, [3, 1.5, 1.5]])
     assert series.time_step == 60
     message = refusal(path)
     for word in [str(path), "column 'site'", "string", "columns="]:
@@ -364,8 +362,6 @@ def test_time_tolerance_is_checked(write):
 
 def test_reading_needs_neither_jax_nor_pandas(write):
     path = write("a,b\n1,2\n")
-    code = (
-        "import sys, kaffee.data as d; d.read_series(sys.argv[1]); print({'jax', 'pandas'} & {*sys.modules})"
-    )
+    code = "import sys, kaffee.data as d; d.read_series(sys.argv[1]); print({'jax', 'pandas'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -11,9 +11,7 @@ from hypothesis.extra import numpy as hnp
 from kaffee.data import Series, read_series, write_series
 from kaffee.errors import ConfigError, DataError
 
-relaxed = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+relaxed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SUFFIXES = ["csv", "tsv", "txt", "dat", "npz", "parquet"]
 
 
@@ -51,9 +49,7 @@ def test_npy_holds_values_only(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize(
-    "columns", [["1", "2"], ["2020-01-01", "x"], ["#a", "nan"], ["0.5", "b"], ["a b", "c;d"]]
-)
+@pytest.mark.parametrize("columns", [["1", "2"], ["2020-01-01", "x"], ["#a", "nan"], ["0.5", "b"], ["a b", "c;d"]])
 def test_names_that_look_like_data_survive(tmp_path, suffix, columns):
     data = np.arange(6.0).reshape(3, 2)
     back = read_series(write_series(data, tmp_path / f"a.{suffix}", columns=columns))
@@ -107,8 +103,7 @@ def test_spelling_of_missing_cells_does_not_matter(tmp_path, data, seed):
     if data.shape[1] == 1:
         words.remove("")  # a blank line in a file of one column is refused
     rows = [
-        ",".join(str(rng.choice(words)) if np.isnan(value) else repr(value) for value in row)
-        for row in data.tolist()
+        ",".join(str(rng.choice(words)) if np.isnan(value) else repr(value) for value in row) for row in data.tolist()
     ]
     (tmp_path / "a.csv").write_text("\n".join([",".join("abcde"[: data.shape[1]]), *rows]))
     np.testing.assert_array_equal(read_series(tmp_path / "a.csv").recordings[0], data)

@@ -13,10 +13,7 @@ from kaffee.errors import ConfigError, DataError
 
 def counting(lengths, width=2):
     """Each value tells recording, row and coordinate."""
-    return [
-        10_000.0 * (r + 1) + 10 * np.arange(steps)[:, None] + np.arange(width)
-        for r, steps in enumerate(lengths)
-    ]
+    return [10_000.0 * (r + 1) + 10 * np.arange(steps)[:, None] + np.arange(width) for r, steps in enumerate(lengths)]
 
 
 def test_known_windows():
@@ -72,9 +69,7 @@ def test_windows_hold_consecutive_rows_of_one_recording(cuts, length, stride, se
     except DataError:  # the messages have tests of their own
         return
     batch = sampler.take(np.arange(20) % sampler.num_windows)
-    for window, mask, first in zip(
-        *map(np.asarray, (batch.observations, batch.mask, batch.starts)), strict=True
-    ):
+    for window, mask, first in zip(*map(np.asarray, (batch.observations, batch.mask, batch.starts)), strict=True):
         recording, row = series.locate(int(first))
         expected = series.recordings[recording][row : row + length]
         assert len(expected) == length
@@ -127,9 +122,7 @@ def test_sampling_is_uniform_over_windows_not_recordings():
 
 def test_too_short_names_recording_and_window():
     series = Series.from_arrays(counting([4, 9, 5]), source="runs.npz")
-    with pytest.raises(
-        DataError, match=r"runs\.npz: recording 1, the longest, has 9 steps.*needs 10.*at most 9"
-    ):
+    with pytest.raises(DataError, match=r"runs\.npz: recording 1, the longest, has 9 steps.*needs 10.*at most 9"):
         WindowSampler.from_series(series, length=10)
 
 
@@ -137,9 +130,7 @@ def test_no_observed_start_gives_advice():
     data = np.ones((6, 2))
     data[::2, 0] = np.nan
     data[1::2, 1] = np.nan
-    with pytest.raises(
-        DataError, match=r"none of the 4 windows.*Only 0 % of the rows.*require_observed_start=False"
-    ):
+    with pytest.raises(DataError, match=r"none of the 4 windows.*Only 0 % of the rows.*require_observed_start=False"):
         WindowSampler.from_series(Series.from_arrays(data), length=3)
     lonely = np.full((9, 1), np.nan)
     lonely[0] = 1

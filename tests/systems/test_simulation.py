@@ -109,9 +109,7 @@ def test_divergence_says_where_and_what_to_do():
     blow_up = System(lambda z: z**2, [1.0], dt=0.1, name="blow_up", burn_in=5)
     with pytest.raises(KaffeeError, match=r"'blow_up' diverged at step 1\d of 54 \(in the recorded part\)"):
         simulate(blow_up, 50)
-    with pytest.raises(
-        KaffeeError, match=r"in the burn-in\)\. Try a smaller dt \(now 0.1\) or another initial"
-    ):
+    with pytest.raises(KaffeeError, match=r"in the burn-in\)\. Try a smaller dt \(now 0.1\) or another initial"):
         simulate(blow_up, 50, burn_in=100)
     with pytest.raises(KaffeeError, match=r"less process noise \(now 300\)"):
         simulate(get_system("lorenz96"), 100, process_noise=300)

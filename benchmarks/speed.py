@@ -1,0 +1,119 @@
+"""Measure kaffee beside its peers and write `benchmarks/speed.json`: `python -m benchmarks.speed`.
+
+All contestants solve the same problem in float32 on the same cores, agree on its result before they are timed, and
+take turns. Values are seconds, medians over the turns; the first call, which compiles, is reported and not counted.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+SECTIONS = ("ekf_gradient", "teacher_forcing", "rollouts", "scaling", "memory")
+OUTPUT = Path(__file__).parent / "speed.json"
+
+
+def limit_cores(threads: int) -> None:
+    """Give this process and its children as many cores as threads; must come before JAX starts its own."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[:threads])
+
+
+def peer_versions() -> dict[str, str | None]:
+    """Versions of the peers; None where one is not installed."""
+    found: dict[str, str | None] = {}
+    for package in ("torch", "dynamax"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def run_section(name: str, *, quick: bool, repeats: int, seed: int) -> dict[str, Any]:
+    """Measure one section; the quick mode is for tests of the code, its numbers mean nothing."""
+    from benchmarks.problem import Size
+
+    size = Size(latent=12, observed=5, windows=3, steps=6) if quick else Size()
+    if name == "ekf_gradient":
+        from benchmarks import ekf_gradient
+
+        return ekf_gradient.measure(size, repeats, seed)
+    if name == "teacher_forcing":
+        from benchmarks import teacher_forcing
+
+        counts = teacher_forcing.Counts(10, 2) if quick else None
+        return teacher_forcing.measure(size, repeats, counts=counts, seed=seed)
+    if name == "rollouts":
+        from benchmarks import rollouts
+
+        steps = {"num_steps": 1000, "torch_steps": 200} if quick else {}
+        return rollouts.measure(size, max(repeats // 4, 2), seed=seed, **steps)
+    from benchmarks import scaling
+
+    if name == "scaling":
+        return scaling.measure_scaling(size, repeats, (6, 12) if quick else scaling.LATENT, seed)
+    return scaling.measure_memory(size, seed)
+
+
+def measure(
+    sections: tuple[str, ...], *, quick: bool = False, repeats: int = 21, seed: int = 0, threads: int = 2
+) -> dict[str, Any]:
+    """All sections with the machine, the versions and the settings."""
+    from kaffee.provenance import machine, versions
+
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "versions": {**versions(), **peer_versions()},
+        "settings": {
+            "repeats": repeats,
+            "seed": seed,
+            "threads": threads,
+            "quick": quick,
+            "dtype": "float32",
+            "value": "seconds, median of interleaved repeats; the first call is not counted",
+            "problem": "AL-RNN, M=100, N=20, 50 straight-through gates, 16 windows of 40 scored steps of Lorenz-96",
+            "load_before": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        },
+        "ratios": {},
+    }
+    for name in sections:
+        found = run_section(name, quick=quick, repeats=repeats, seed=seed)
+        results["ratios"] |= found.pop("ratios", {})
+        results |= found
+    return results
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Measure, write, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="one section; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--repeats", type=int, help="turns of each contestant (default 21, quick 2)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2, help="cores for all contestants alike")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    options = parser.parse_args(arguments)
+    if __name__ == "__main__":
+        limit_cores(options.threads)
+    repeats = options.repeats or (2 if options.quick else 21)
+    results = measure(
+        tuple(options.only or SECTIONS),
+        quick=options.quick,
+        repeats=repeats,
+        seed=options.seed,
+        threads=options.threads,
+    )
+    options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    from benchmarks.report import print_report
+
+    print_report(results)
+    print(f"Written to {options.output}")
+    return results
+
+
+if __name__ == "__main__":
+    main()

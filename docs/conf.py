@@ -1,0 +1,40 @@
+"""Sphinx settings: Markdown sources, an API reference from docstrings, warnings are errors (see the Makefile)."""
+
+from kaffee import __version__
+
+project = "kaffee"
+author = "The kaffee developers"
+copyright = "The kaffee developers, Apache-2.0"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+myst_enable_extensions = ["dollarmath"]
+html_theme = "furo"
+html_title = f"kaffee {release}"
+exclude_patterns = ["_build"]
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_use_ivar = True
+# Highlighting of TOML and console blocks is not worth failing a build for.
+suppress_warnings = ["misc.highlighting_failure"]
+
+
+def _literal_equations(app, what, name, obj, options, lines):  # noqa: ANN001
+    """Indented equations and tables in docstrings are shown as they are typed."""
+    out, literal = [], None
+    for i, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        table = line.startswith("|")
+        starts = i > 0 and not lines[i - 1].strip() and line.strip() and literal is None
+        if starts and (table or indent >= 4) and not line.lstrip().startswith((">>>", "- ")):
+            literal = 0 if table else indent
+            out += ["::", ""]
+        elif literal is not None and line.strip() and indent < max(literal, 1) and not table:
+            literal = None
+        out.append(f"    {line}" if literal == 0 else line)
+    lines[:] = out
+
+
+def setup(app):  # noqa: ANN001
+    """Before napoleon, which reads the sections."""
+    app.connect("autodoc-process-docstring", _literal_equations, priority=400)

@@ -1,0 +1,61 @@
+"""The examples, the README's Python and the tutorial run as they stand, with fewer updates."""
+
+import os
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FEWER = {"60_000": "40", "25_000": "1_500", "20_000": "400", "5_000": "300", "Adaptation()": "FEW"}
+
+
+def python_blocks(path: Path) -> str:
+    """All Python of a Markdown file as one program."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL))
+
+
+def shortened(code: str) -> str:
+    for long, short in FEWER.items():
+        code = code.replace(long, short)
+    return code.replace("kaffee.FEW", "kaffee.Adaptation(schedule=kaffee.Schedule(num_updates=4, report_every=2))")
+
+
+def run(code: str, folder: Path) -> dict:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        scope: dict = {}
+        exec(compile(code, "docs", "exec"), scope)
+        return scope
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("name", ["own_core", "missing_values"])
+def test_example_runs(name):
+    main = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"]
+    result = main(num_pretraining=30, num_adaptation=3)
+    assert result.method == "kaffee"
+    assert np.isfinite(np.asarray(result.model.shell.log_process_std)).all()
+
+
+def test_readme_python_runs(tmp_path):
+    code = shortened(python_blocks(ROOT / "README.md"))
+    settings = '["pretraining.schedule.num_updates=40", "adaptation.schedule.num_updates=4", '
+    scope = run(code.replace('["pretraining.forcing', settings + '"pretraining.forcing'), tmp_path)
+    assert (tmp_path / "model" / "model.json").exists()
+    assert scope["result"].fitted.completed
+
+
+def test_readme_has_eight_lines_of_python():
+    lines = [line for line in python_blocks(ROOT / "README.md").splitlines() if line.strip()]
+    assert len(lines) <= 8
+
+
+def test_tutorial_runs(tmp_path):
+    scope = run(shortened(python_blocks(ROOT / "docs" / "tutorial.md")), tmp_path)
+    assert scope["same"].columns == ("x1", "x2", "x3")
+    assert scope["filtered"].outcome.ok
