@@ -1,0 +1,1 @@
+"""The benchmark: recipes, cells, engines, tables."""

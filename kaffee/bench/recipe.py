@@ -1,0 +1,108 @@
+"""A recipe: the settings of one published table and the numbers the paper expects, read from TOML."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from kaffee.config import to_dict, update
+from kaffee.errors import ConfigError, unknown
+from kaffee.evaluation.protocol import Protocol
+from kaffee.settings import CoreSettings, ShellSettings
+from kaffee.training.adaptation import Adaptation
+from kaffee.training.pretraining import Pretraining
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The simulated data that all cells share."""
+
+    system: str = "lorenz96"
+    num_train_steps: int = 80_000
+    process_noise: float = 0.1
+    observation_noise: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class CellSettings:
+    """Everything that decides the numbers of a cell, but for its row and seed."""
+
+    data: DataSettings = DataSettings()
+    core: CoreSettings = CoreSettings(latent_dim=100, num_gates=50)
+    pretraining: Pretraining = Pretraining()
+    shell: ShellSettings = ShellSettings()
+    adaptation: Adaptation = Adaptation()
+    protocol: Protocol = Protocol()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: a method, changes to the common settings, and the paper's (value, standard error) by metric."""
+
+    name: str
+    title: str
+    method: str
+    settings: CellSettings
+    paper: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A table: rows, seeds and the columns that are shown."""
+
+    name: str
+    title: str
+    num_seeds: int
+    metrics: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def row(self, name: str) -> Row:
+        """The row of that name."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ConfigError(unknown("row", name, [row.name for row in self.rows]))
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with kaffee."""
+    folder = files("kaffee.bench").joinpath("recipes")
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_recipe(name: str, preset: str | None = None) -> Recipe:
+    """A recipe by name, under a preset such as "smoke"."""
+    import tomllib
+
+    if name not in recipe_names():
+        raise ConfigError(unknown("recipe", name, recipe_names()))
+    text = files("kaffee.bench").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
+    values = tomllib.loads(text)
+    changes: dict[str, Any] = {}
+    if preset is not None:
+        presets = values.get("presets", {})
+        if preset not in presets:
+            raise ConfigError(unknown("preset", preset, presets))
+        changes = presets[preset]
+    common = update(CellSettings(), values.get("settings", {}))
+    rows = []
+    for key, row in values["rows"].items():
+        settings = update(common, row.get("settings", {}))
+        settings = update(settings, changes.get("settings", {}))
+        paper = {metric: (float(v[0]), float(v[1])) for metric, v in row.get("paper", {}).items()}
+        rows.append(Row(key, row["title"], row["method"], settings, paper))
+    return Recipe(
+        name=name if preset is None else f"{name}-{preset}",
+        title=values["title"],
+        num_seeds=changes.get("num_seeds", values["num_seeds"]),
+        metrics=tuple(values["metrics"]),
+        rows=tuple(rows),
+    )
+
+
+def settings_hash(settings: CellSettings) -> str:
+    """A short fingerprint of settings, so that a cell made under others is not taken for this one."""
+    return hashlib.sha256(json.dumps(to_dict(settings), sort_keys=True).encode()).hexdigest()[:16]

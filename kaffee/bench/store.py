@@ -1,0 +1,89 @@
+"""Where results live: one folder of small files per cell, written atomically, readable by anything.
+
+results/table1/kaffee/07/cell.json        metrics, timings, settings hash, versions; or the error of a failed cell
+results/table1/prior/07/model.json + ...  the pretrained core, from which the other rows of the seed start
+results/table1/wall.json                  wall time of the runs that made it
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kaffee.bench.recipe import Recipe, Row, settings_hash
+from kaffee.store import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One (row, seed) of a table."""
+
+    row: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}/{self.seed:02d}"
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """The cells of a recipe on disk."""
+
+    root: Path
+    recipe: Recipe
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.recipe.name
+
+    def cells(self) -> list[Cell]:
+        """All cells, row by row, so that a worker compiles the programs of a row once; priors come first."""
+        rows = sorted(self.recipe.rows, key=lambda row: row.method != "prior")
+        return [Cell(row.name, seed) for row in rows for seed in range(self.recipe.num_seeds)]
+
+    def cell_folder(self, cell: Cell) -> Path:
+        return self.folder / cell.row / f"{cell.seed:02d}"
+
+    def prior_of(self, cell: Cell) -> Cell | None:
+        """The cell that must be finished before this one."""
+        prior = next((row.name for row in self.recipe.rows if row.method == "prior"), None)
+        return None if prior is None or cell.row == prior else Cell(prior, cell.seed)
+
+    def read(self, cell: Cell) -> dict[str, Any] | None:
+        """The record of a cell, finished or failed, made under the settings of this recipe; None if there is none."""
+        path = self.cell_folder(cell) / "cell.json"
+        if not path.exists():
+            return None
+        record = read_json(path, "cell")
+        return record if record.get("settings_hash") == self._hash(cell) else None
+
+    def is_done(self, cell: Cell) -> bool:
+        record = self.read(cell)
+        return record is not None and record.get("error") is None
+
+    def failed(self) -> list[Cell]:
+        """Cells that keep an error."""
+        records = ((cell, self.read(cell)) for cell in self.cells())
+        return [cell for cell, record in records if record is not None and record.get("error") is not None]
+
+    def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
+        full = {"row": cell.row, "seed": cell.seed, "settings_hash": self._hash(cell), **record}
+        write_json(self.cell_folder(cell) / "cell.json", full)
+
+    def forget(self, cell: Cell) -> None:
+        """Remove the record of a cell, so that it is run again."""
+        (self.cell_folder(cell) / "cell.json").unlink(missing_ok=True)
+
+    def add_wall_time(self, seconds: float, workers: int, cells: int) -> None:
+        """Note that a run of the engine took this long."""
+        path = self.folder / "wall.json"
+        runs = read_json(path, "wall times")["runs"] if path.exists() else []
+        runs.append({"seconds": round(seconds, 1), "workers": workers, "cells": cells})
+        write_json(path, {"runs": runs, "total_seconds": round(sum(run["seconds"] for run in runs), 1)})
+
+    def row(self, cell: Cell) -> Row:
+        return self.recipe.row(cell.row)
+
+    def _hash(self, cell: Cell) -> str:
+        return settings_hash(self.row(cell).settings)

@@ -1,0 +1,116 @@
+"""What a worker does: one cell, from its prior to its report card."""
+
+import time
+import traceback
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from kaffee.bench.recipe import CellSettings, load_recipe
+from kaffee.bench.store import Cell, ResultStore
+from kaffee.checkpoint import Reconstruction, load
+from kaffee.evaluation import Reference, evaluate, simulate_reference
+from kaffee.evaluation.card import core_of
+from kaffee.methods import get_method
+from kaffee.provenance import machine, versions
+from kaffee.ssm import StateSpaceModel
+from kaffee.systems import get_system
+from kaffee.training.adaptation import adapt
+from kaffee.training.initialise import initialise_shell
+from kaffee.training.loop import Trained
+from kaffee.training.pretraining import pretrain
+
+
+@lru_cache(maxsize=2)
+def reference_for(settings: CellSettings) -> Reference:
+    """The truth of a recipe's data, once per process."""
+    data = settings.data
+    return simulate_reference(
+        get_system(data.system),
+        num_train_steps=data.num_train_steps,
+        process_noise=data.process_noise,
+        observation_noise=data.observation_noise,
+        seed=data.seed,
+        protocol=settings.protocol,
+    )
+
+
+def train_prior(settings: CellSettings, reference: Reference, seed: int) -> tuple[StateSpaceModel, Trained]:
+    """Pretrain a core and give it its first shell."""
+    key_core, key_embedding = jax.random.split(jax.random.key(seed))
+    num_observed = reference.train.num_coordinates
+    core = settings.core.create(num_observed, key=key_core)
+    model = StateSpaceModel.create(core, num_observed, key=key_embedding)
+    trained = pretrain(model, reference.standard_train, settings.pretraining, seed=seed)
+    shell = initialise_shell(
+        trained.model,
+        reference.standard_train,
+        residuals=settings.shell.residuals,
+        forcing=settings.pretraining.forcing,
+        alpha=settings.shell.alpha,
+    )
+    return shell, trained
+
+
+def _run(store: ResultStore, cell: Cell) -> dict[str, Any]:
+    row, start = store.row(cell), time.perf_counter()
+    settings = row.settings
+    reference = reference_for(settings)
+    prepared = time.perf_counter()
+    ties: dict[str, Any] = {"columns": reference.train.columns, "dt": reference.system.dt}
+    known_core = None
+    if row.method == "prior":
+        model, trained = train_prior(settings, reference, cell.seed)
+    else:
+        prior_cell = store.prior_of(cell)
+        assert prior_cell is not None
+        prior = load(store.cell_folder(prior_cell)).model
+        trained = adapt(prior, reference.standard_train, get_method(row.method), settings.adaptation, seed=cell.seed)
+        model = trained.model
+        if not get_method(row.method).train_core:
+            known_core = core_of(store.read(prior_cell) or {})
+    trained_at = time.perf_counter()
+    provenance = {"seed": cell.seed, "fingerprint": reference.train.fingerprint, "versions": versions()}
+    Reconstruction(model, reference.scaler, method=row.method, provenance=provenance, **ties).save(
+        store.cell_folder(cell)
+    )
+    card = evaluate(model, reference, method=row.method, protocol=settings.protocol, core_fidelity=known_core)
+    done = time.perf_counter()
+    return {
+        "error": None,
+        **card.to_dict(),
+        "training": {
+            "first_loss": _finite(trained.losses[:1]),
+            "last_loss": _finite(trained.losses[-10:]),
+            "skipped": trained.skipped,
+            "completed": trained.completed,
+            "report": str(trained),
+        },
+        "seconds": {
+            "reference": round(prepared - start, 2),
+            "training": round(trained_at - prepared, 2),
+            "evaluation": round(done - trained_at, 2),
+        },
+        "fingerprint": reference.train.fingerprint,
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def _finite(losses: Any) -> float | None:
+    values = [float(x) for x in losses if x == x]
+    return sum(values) / len(values) if values else None
+
+
+def run_cell(root: str, name: str, preset: str | None, row: str, seed: int) -> str:
+    """Run one cell and write its record; an error becomes the record of a failed cell. Returns the cell's name."""
+    store = ResultStore(Path(root), load_recipe(name, preset))
+    cell = Cell(row, seed)
+    try:
+        record = _run(store, cell)
+    except Exception as error:  # a failed cell keeps its error and the others go on
+        record = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    store.write(cell, record)
+    return cell.name

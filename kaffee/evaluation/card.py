@@ -1,0 +1,139 @@
+"""The three-axis report card of a model on a system."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kaffee.evaluation.dynamics import Fidelity, fidelity
+from kaffee.evaluation.local import forecast_scores, tangent_grounding
+from kaffee.evaluation.protocol import Protocol
+from kaffee.evaluation.reference import Reference
+from kaffee.methods import METHODS
+from kaffee.recursion import Recursion
+from kaffee.ssm import StateSpaceModel
+
+
+@dataclass(frozen=True)
+class ReportCard:
+    """All metrics of one model; NaN where a metric is not defined (no shell, or a diverged run).
+
+    Attributes:
+        nll, crps, g_tan: Local probabilistic behaviour (embedding start, data units).
+        d_stsp_stoch, dh_stoch: Stochastic dynamics.
+        d_stsp_core, dh_core, d_h_core: Deterministic dynamics.
+        diverged_core, diverged_stoch: How many of the watched free runs left the attractor.
+        extra: Further columns: filtered starts, more starts, within-coordinate G_tan, spectra, other references.
+        protocol: How all of this was measured.
+    """
+
+    nll: float
+    crps: float
+    g_tan: float
+    d_stsp_stoch: float
+    dh_stoch: float
+    d_stsp_core: float
+    dh_core: float
+    d_h_core: float
+    diverged_core: int
+    diverged_stoch: int
+    extra: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that are not finite become None."""
+        return _json_values(asdict(self))
+
+
+def core_of(record: dict[str, Any]) -> Fidelity | None:
+    """The deterministic axis of a stored card, for models that share its core; None if it is not complete."""
+    extra = record.get("extra") or {}
+    if "h_core" not in extra:
+        return None
+
+    def number(value: float | None) -> float:
+        return float("nan") if value is None else value
+
+    return Fidelity(
+        d_stsp=number(record["d_stsp_core"]),
+        dh=number(record["dh_core"]),
+        d_h=number(record["d_h_core"]),
+        h=number(extra["h_core"]),
+        exponents=extra["exponents_core"],
+        diverged_at=extra["diverged_at_core"],
+        diverged=record["diverged_core"],
+    )
+
+
+def _json_values(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _json_values(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_json_values(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def evaluate(
+    model: StateSpaceModel,
+    reference: Reference,
+    *,
+    method: str = "kaffee",
+    protocol: Protocol | None = None,
+    core_fidelity: Fidelity | None = None,
+) -> ReportCard:
+    """Evaluate a model against the true system along the three axes.
+
+    Args:
+        method: Decides the filter that goes with the model; "prior" evaluates the core alone.
+        core_fidelity: The deterministic axis, if it is known already (a frozen core's is its prior's).
+    """
+    protocol = protocol or Protocol()
+    h = reference.lyapunov.sum_positive
+    core = core_fidelity or fidelity(model, reference, protocol, stochastic=False, h_reference=h)
+    extra: dict[str, Any] = {
+        "h_core": core.h,
+        "exponents_core": core.exponents,
+        "diverged_at_core": core.diverged_at,
+        "h_reference": h,
+        "h_reference_noisy": reference.lyapunov_noisy.sum_positive,
+    }
+    nan = float("nan")
+    local: dict[str, Any] = dict.fromkeys(("nll", "crps", "g_tan", "d_stsp_stoch", "dh_stoch"), nan)
+    local["diverged_stoch"] = 0
+    if method != "prior":
+        recursion = METHODS[method].filter if method in METHODS else Recursion()
+        embedded = forecast_scores(model, recursion, reference, protocol, "embedding")
+        filtered = forecast_scores(model, recursion, reference, protocol, "filtered")
+        tangent = tangent_grounding(model, recursion, reference, protocol)
+        noisy = fidelity(model, reference, protocol, stochastic=True, h_reference=h)
+        local = {
+            "nll": embedded.nll,
+            "crps": embedded.crps,
+            "g_tan": tangent.pooled,
+            "d_stsp_stoch": noisy.d_stsp,
+            "dh_stoch": noisy.dh,
+            "diverged_stoch": noisy.diverged,
+        }
+        extra |= {
+            "nll_many_starts": embedded.nll_many,
+            "crps_many_starts": embedded.crps_many,
+            "nll_filtered": filtered.nll,
+            "crps_filtered": filtered.crps,
+            "nll_filtered_many_starts": filtered.nll_many,
+            "crps_filtered_many_starts": filtered.crps_many,
+            "g_tan_within": tangent.within,
+            "h_stoch": noisy.h,
+            "dh_stoch_noisy_reference": abs(noisy.h - reference.lyapunov_noisy.sum_positive),
+            "d_h_stoch": noisy.d_h,
+            "exponents_stoch": noisy.exponents,
+            "diverged_at_stoch": noisy.diverged_at,
+        }
+    return ReportCard(
+        **local,
+        d_stsp_core=core.d_stsp,
+        dh_core=core.dh,
+        d_h_core=core.d_h,
+        diverged_core=core.diverged,
+        extra=extra,
+        protocol={**protocol.to_dict(), "starts": "embedding", "coordinates": "data units"},
+    )

@@ -1,0 +1,81 @@
+"""Axes 2 and 3: long free runs with the shell on and off, against noisy and clean truth."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kaffee.evaluation.protocol import Protocol
+from kaffee.evaluation.reference import Reference
+from kaffee.lyapunov import lyapunov_spectrum
+from kaffee.metrics import d_hellinger, d_stsp_mixture
+from kaffee.metrics.geometry import d_stsp_histogram
+from kaffee.rollout import free_run
+from kaffee.ssm import StateSpaceModel
+
+
+class Fidelity(NamedTuple):
+    """How well a free run reconstructs the dynamics; NaN where it diverged.
+
+    Attributes:
+        exponents: Lyapunov exponents per unit of time.
+        diverged_at: First step beyond the bound, 0 for never.
+        diverged: How many of the watched runs diverged.
+    """
+
+    d_stsp: float
+    dh: float
+    d_h: float
+    h: float
+    exponents: list[float]
+    diverged_at: int
+    diverged: int
+
+
+def _divergence(reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], protocol: Protocol) -> float:
+    if reference.shape[1] <= 3:
+        return d_stsp_histogram(reference, generated)
+    return d_stsp_mixture(reference, generated, num_samples=protocol.mixture_samples, seed=protocol.seed)
+
+
+def fidelity(
+    model: StateSpaceModel, reference: Reference, protocol: Protocol, *, stochastic: bool, h_reference: float
+) -> Fidelity:
+    """Free run of `protocol.rollout_steps` after a transient, and its comparison with the truth.
+
+    Shell on: starts at a noisy observation, generates noisy observations, is compared with noisy observations.
+    Shell off: starts at a clean state, is compared with the clean trajectory.
+    """
+    if stochastic:
+        # The post-burn window of the held-out data.
+        truth = reference.test_observations[protocol.transient :][: protocol.rollout_steps]
+        origins = reference.test_observations
+    else:
+        truth, origins = reference.clean, reference.clean
+    target = reference.scaler.transform(truth)
+    key = jax.random.key(protocol.seed + 1) if stochastic else None
+    first = jnp.asarray(reference.scaler.transform(origins[:1]), model.dtype)
+    run = free_run(model, model.embed(first), protocol.rollout_steps, key=key, transient=protocol.transient)
+    diverged_at = int(run.diverged_at[0])
+    watched = np.linspace(0, len(origins) - 1, protocol.num_divergence_starts).round().astype(int)
+    starts: Array = jnp.asarray(reference.scaler.transform(origins[watched]), model.dtype)
+    watch = free_run(model, model.embed(starts), 0, key=key, transient=protocol.rollout_steps)
+    diverged = int(jnp.sum(watch.diverged_at > 0))
+    if diverged_at:
+        nan = float("nan")
+        return Fidelity(nan, nan, nan, nan, [], diverged_at, diverged)
+    generated = np.asarray(run.observations[0], np.float64)
+    spectrum = lyapunov_spectrum(
+        model.core.exact(), run.states[0], num_exponents=protocol.num_exponents, dt=reference.system.dt
+    )
+    return Fidelity(
+        d_stsp=_divergence(target, generated, protocol),
+        dh=abs(spectrum.sum_positive - h_reference),
+        d_h=d_hellinger(target, generated),
+        h=spectrum.sum_positive,
+        exponents=[float(e) for e in spectrum.exponents],
+        diverged_at=diverged_at,
+        diverged=diverged,
+    )

@@ -1,0 +1,84 @@
+"""What a surrogate is compared with: the true system's trajectories, Jacobians and Lyapunov spectra."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.evaluation.protocol import Protocol
+from kaffee.lyapunov import LyapunovSpectrum, lyapunov_spectrum
+from kaffee.systems import System, simulate
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A system with training data and everything known about the truth, in data units.
+
+    Attributes:
+        train: Noisy training observations.
+        scaler: Mean and spread of the clean training states (appendix C.3).
+        test_states, test_observations: The continuation of the same trajectory.
+        clean: A noise-free trajectory, after a transient.
+        lyapunov: Spectrum of the deterministic flow.
+        lyapunov_noisy: Spectrum of its Jacobians along the noisy test states.
+    """
+
+    system: System
+    train: Series
+    scaler: Scaler
+    test_states: Float[np.ndarray, "T N"]
+    test_observations: Float[np.ndarray, "T N"]
+    clean: Float[np.ndarray, "T N"]
+    lyapunov: LyapunovSpectrum
+    lyapunov_noisy: LyapunovSpectrum
+
+    @cached_property
+    def standard_train(self) -> Series:
+        """The training data in standardised units."""
+        return self.train.standardised(self.scaler)
+
+    def jacobians(self, states: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N N"]:
+        """J* of the flow at states, in the model's standardised coordinates: J_ij s_j / s_i."""
+        with jax.enable_x64(True):
+            J = np.asarray(jax.jit(jax.vmap(self.system.jacobian))(jnp.asarray(states)))
+        scale = self.scaler.scale
+        return J * scale[None, None, :] / scale[None, :, None]
+
+
+def simulate_reference(
+    system: System,
+    *,
+    num_train_steps: int,
+    process_noise: float,
+    observation_noise: float,
+    seed: int,
+    protocol: Protocol,
+) -> Reference:
+    """Simulate training data, test data and the clean reference of a system."""
+    num_test = max(protocol.transient + protocol.rollout_steps, protocol.forecast_span + protocol.horizon + 1)
+    simulation = simulate(
+        system,
+        num_train_steps + num_test,
+        seed=seed,
+        process_noise=process_noise,
+        observation_noise=observation_noise,
+        num_train_steps=num_train_steps,
+    )
+    states, observations = simulation.states, simulation.observations
+    train_states = states[:num_train_steps]
+    clean = simulate(system, protocol.transient + protocol.rollout_steps, seed=seed).states[protocol.transient :]
+    return Reference(
+        system=system,
+        train=Series.from_arrays(observations[:num_train_steps], times=simulation.times[:num_train_steps]),
+        scaler=Scaler(train_states.mean(axis=0), train_states.std(axis=0)),
+        test_states=states[num_train_steps:],
+        test_observations=observations[num_train_steps:],
+        clean=clean,
+        lyapunov=lyapunov_spectrum(system, num_steps=protocol.rollout_steps),
+        lyapunov_noisy=lyapunov_spectrum(system, states[num_train_steps:]),
+    )
