@@ -8,10 +8,12 @@ import argparse
 import importlib.metadata
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 SECTIONS = ("ekf_gradient", "teacher_forcing", "rollouts", "scaling", "memory")
+BUSY = 0.5
 OUTPUT = Path(__file__).parent / "speed.json"
 
 
@@ -20,6 +22,11 @@ def limit_cores(threads: int) -> None:
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[:threads])
+
+
+def load() -> float | None:
+    """How many processes wanted to run during the last minute; the benchmark itself adds up to its threads."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def peer_versions() -> dict[str, str | None]:
@@ -65,6 +72,9 @@ def measure(
     """All sections with the machine, the versions and the settings."""
     from kaffee.provenance import machine, versions
 
+    before = load()
+    if before is not None and before > BUSY and not quick:
+        print(f"The machine is busy (load {before:.1f}): the numbers will be noisy.", file=sys.stderr)
     results: dict[str, Any] = {
         "machine": machine(),
         "versions": {**versions(), **peer_versions()},
@@ -76,7 +86,6 @@ def measure(
             "dtype": "float32",
             "value": "seconds, median of interleaved repeats; the first call is not counted",
             "problem": "AL-RNN, M=100, N=20, 50 straight-through gates, 16 windows of 40 scored steps of Lorenz-96",
-            "load_before": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         },
         "ratios": {},
     }
@@ -84,6 +93,7 @@ def measure(
         found = run_section(name, quick=quick, repeats=repeats, seed=seed)
         results["ratios"] |= found.pop("ratios", {})
         results |= found
+    results["settings"]["load"] = {"before": before, "after": load()}
     return results
 
 

@@ -33,13 +33,16 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     ['a', 'b.c']
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))
-    return {_name(path): np.asarray(leaf) for path, leaf in leaves}
+    named = {_name(path): np.asarray(leaf) for path, leaf in leaves}
+    if len(named) < len(leaves):
+        raise CheckpointError(f"Two arrays have the same name; rename one of {', '.join(named)}.")
+    return named
 
 
 def fill_arrays(template: PyTree, arrays: Mapping[str, np.ndarray], what: str) -> PyTree:
-    """The template with every array leaf replaced by the array of its name; names and shapes must fit exactly.
+    """The template with every array leaf replaced by the array of its name; names, shapes and kinds must fit exactly.
 
-    Float64 arrays become float32 where JAX's 64-bit mode is off.
+    The kind is float, integer or truth value; float64 arrays become float32 where JAX's 64-bit mode is off.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
     wanted = {_name(path) for path, leaf in leaves if _is_array_like(leaf)}
@@ -54,6 +57,8 @@ def fill_arrays(template: PyTree, arrays: Mapping[str, np.ndarray], what: str) -
         array = arrays[_name(path)]
         if array.shape != leaf.shape:
             raise CheckpointError(f"{what}: {_name(path)} has shape {array.shape} but should have {leaf.shape}.")
+        if array.dtype.kind != np.dtype(leaf.dtype).kind:
+            raise CheckpointError(f"{what}: {_name(path)} is of type {array.dtype} but should be {leaf.dtype}.")
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         filled.append(jnp.asarray(array.astype(dtype)))
     return jax.tree_util.tree_unflatten(structure, filled)

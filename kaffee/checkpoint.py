@@ -7,19 +7,21 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 
 from kaffee.arrays import fill_arrays, named_arrays
-from kaffee.cores import CORE_TYPES, Core, Custom
+from kaffee.cores import CORE_TYPES, Core, Custom, as_core
 from kaffee.data.scaler import Scaler
 from kaffee.errors import CheckpointError, KaffeeError
 from kaffee.observation import LinearObservation, ObservationMap, Projection
 from kaffee.provenance import versions
 from kaffee.shell import Shell
 from kaffee.ssm import StateSpaceModel
-from kaffee.store import read_record, write_record
+from kaffee.store import read_json, read_record, write_record
 
 FORMAT = "kaffee-model"
 FORMAT_VERSION = 1
+OBSERVATION_TYPES: dict[str, type[ObservationMap]] = {"projection": Projection, "linear": LinearObservation}
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,13 @@ def _core_entry(core: Core) -> dict[str, Any]:
 
 
 def _observation_entry(observation: ObservationMap) -> dict[str, Any]:
-    kind = {Projection: "projection", LinearObservation: "linear"}[type(observation)]
-    return {"type": kind, "num_observed": observation.num_observed, "latent_dim": observation.latent_dim}
+    for name, kind in OBSERVATION_TYPES.items():
+        if type(observation) is kind:
+            return {"type": name, "num_observed": observation.num_observed, "latent_dim": observation.latent_dim}
+    raise CheckpointError(
+        f"An observation map of class {type(observation).__name__} cannot be saved; use a Projection or "
+        "LinearObservation."
+    )
 
 
 def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
@@ -83,7 +90,7 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
     return folder
 
 
-def load(folder: str | Path, *, core: Core | None = None) -> Reconstruction:
+def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
     """Read a model; nothing in the folder can execute code.
 
     Args:
@@ -91,16 +98,17 @@ def load(folder: str | Path, *, core: Core | None = None) -> Reconstruction:
             arrays are replaced by the stored ones.
     """
     folder = Path(folder)
+    # First, so that a newer format is called that, whatever else is new in it.
+    _check_format(folder, read_json(folder / "model.json", "model"))
     arrays, meta = read_record(folder, "model", "model")
-    _check_format(folder, meta)
     try:
-        template = _template(meta, core)
+        template = _template(meta, core, arrays)
         scaler = Scaler.from_dict(meta["scaler"])
         columns, dt = tuple(map(str, meta["columns"])), float(meta["dt"])
         method, provenance = str(meta["method"]), dict(meta["provenance"])
     except CheckpointError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, KaffeeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, KaffeeError) as error:
         raise CheckpointError(
             f"{folder}/model.json is incomplete or was edited ({type(error).__name__}: {error})."
         ) from error
@@ -112,17 +120,16 @@ def _check_format(folder: Path, meta: Mapping[str, Any]) -> None:
     if meta.get("format") != FORMAT:
         raise CheckpointError(f"{folder}/model.json is not a kaffee model (format: {meta.get('format')!r}).")
     version = meta.get("format_version")
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise CheckpointError(f"{folder}/model.json has no valid format_version ({version!r}).")
     if version > FORMAT_VERSION:
-        writer = (meta.get("versions") or {}).get("kaffee", "a newer version")
         raise CheckpointError(
-            f"{folder} was written by kaffee {writer} in format {version}; this version reads up to {FORMAT_VERSION}. "
+            f"{folder} was written by a newer kaffee, in format {version}; this version reads up to {FORMAT_VERSION}. "
             "Upgrade: pip install -U kaffee"
         )
 
 
-def _template(meta: Mapping[str, Any], given: Core | None) -> StateSpaceModel:
+def _template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np.ndarray]) -> StateSpaceModel:
     """A model of the right structure whose arrays are only shapes, so that no stored number can ask for memory."""
     entry = meta["core"]
     if entry["type"] == "custom" and given is None:
@@ -132,10 +139,22 @@ def _template(meta: Mapping[str, Any], given: Core | None) -> StateSpaceModel:
         )
     if entry["type"] not in (*CORE_TYPES, "custom"):
         raise CheckpointError(f"Unknown core type {entry['type']!r}; known: {', '.join(CORE_TYPES)}.")
-    N, M = int(meta["observation"]["num_observed"]), int(meta["observation"]["latent_dim"])
+    if entry["type"] != "custom" and given is not None:
+        raise CheckpointError(f"The core is a built-in {entry['type']} that needs no core=; use load(folder).")
+    N, M = meta["observation"]["num_observed"], meta["observation"]["latent_dim"]
+    if "embedding" not in arrays or arrays["embedding"].shape != (M, N):
+        raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
+    if meta["observation"]["type"] not in OBSERVATION_TYPES:
+        raise CheckpointError(f"Unknown observation type {meta['observation']['type']!r}.")
+    # Building a skeleton takes time in proportion to its sizes; none exceeds the number of weights.
+    stored = sum(array.size for array in arrays.values())
+    for name, value in entry.get("hyperparameters", {}).items():
+        if isinstance(value, int) and not 0 <= value <= stored:
+            raise CheckpointError(f"The core's {name} = {value} does not fit the {stored} numbers that are stored.")
 
     def build() -> StateSpaceModel:
-        core = given if given is not None else CORE_TYPES[entry["type"]].skeleton(**entry["hyperparameters"])
+        known = CORE_TYPES.get(entry["type"])
+        core = as_core(given, M) if known is None else known.skeleton(**entry["hyperparameters"])
         observation: ObservationMap = Projection(N, M)
         if meta["observation"]["type"] == "linear":
             observation = LinearObservation(jnp.zeros((N, M)))

@@ -22,6 +22,8 @@ from kaffee.rollout import free_run
 from kaffee.training.sampling import padded
 
 TRANSIENT = 1000
+# The shortest free run: exponents of fewer steps say nothing, however short the reference is.
+MIN_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,26 @@ def core_trajectory(
 
 
 def compare_runs(reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"]) -> tuple[float, float]:
-    """(D_stsp, D_H) of two trajectories in common units; the histogram up to three dimensions, else the mixture."""
-    mean, std = reference.mean(axis=0), reference.std(axis=0)
+    """(D_stsp, D_H) of two trajectories in common units; the histogram up to three dimensions, else the mixture.
+
+    Rows of the reference with missing values are left out; a spectrum needs all of them, so D_H is then NaN. Both are
+    if the reference has a constant coordinate or fewer than four complete rows.
+    """
+    complete = reference[~np.isnan(reference).any(axis=1)]
+    if len(complete) < 4:
+        return np.nan, np.nan
+    mean, std = complete.mean(axis=0), complete.std(axis=0)
+    if not (std > 1e-12 * np.abs(complete).max(axis=0)).all():
+        return np.nan, np.nan
     divergence = d_stsp_histogram if reference.shape[1] <= 3 else d_stsp_mixture
-    return divergence((reference - mean) / std, (generated - mean) / std), d_hellinger(reference, generated)
+    d_h = d_hellinger(reference, generated) if len(complete) == len(reference) else np.nan
+    return divergence((complete - mean) / std, (generated - mean) / std), d_h
+
+
+def start_row(reconstruction: Reconstruction, recording: Float[np.ndarray, "T N"]) -> Float[np.ndarray, " N"]:
+    """A row to start a free run from: the first complete one, else the mean of the training data."""
+    complete = recording[~np.isnan(recording).any(axis=1)]
+    return complete[0] if len(complete) else reconstruction.scaler.mean
 
 
 def check(
@@ -95,20 +113,19 @@ def check(
         num_steps: At most this many steps of the reference and of the free run are compared.
     """
     kind = "clean states" if reference is not None else "held-out recording"
-    if reference is None:
-        longest = max(test.recordings, key=len)
-        reference = longest[~np.isnan(longest).any(axis=1)]
+    reference = max(test.recordings, key=len) if reference is None else reference
     reference = reference[:num_steps]
     filtered, x, mask = filter_series(reconstruction, test)
     seen = np.asarray(mask[:, 1:])
     score = (np.asarray(x[:, 1:]) - np.asarray(filtered.predicted_mean)) / np.asarray(filtered.predicted_std)
     inside = np.abs(score[seen]) < norm.ppf(0.95)
-    generated, states, diverged_at = core_trajectory(reconstruction, reference[0], len(reference))
-    d_stsp, d_h = compare_runs(reference, generated)
+    start = start_row(reconstruction, reference)
+    generated, states, diverged_at = core_trajectory(reconstruction, start, max(len(reference), MIN_STEPS))
+    d_stsp, d_h = compare_runs(reference, generated[: len(reference)])
     spectrum = lyapunov_spectrum(reconstruction.model.core.exact(), states, num_exponents=1, dt=reconstruction.dt)
     return Check(
-        nll=float(np.asarray(filtered.nll, np.float64).sum() / max(seen.sum(), 1)),
-        coverage_90=float(inside.mean()),
+        nll=float(np.asarray(filtered.nll, np.float64).sum() / seen.sum()) if seen.any() else np.nan,
+        coverage_90=float(inside.mean()) if inside.size else np.nan,
         d_stsp_core=d_stsp,
         d_h_core=d_h,
         lambda_1=spectrum.maximal,

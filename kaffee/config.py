@@ -50,7 +50,7 @@ def _example(path: str, group: Any) -> str:
 def _coerce(hint: Any, value: Any, path: str) -> Any:
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     for option in options:
-        if option is type(None) and value is None:
+        if option is type(None) and (value is None or value == "none"):
             return None
         if get_origin(option) is Literal and value in get_args(option):
             return value
@@ -88,7 +88,7 @@ def parse_override(text: str) -> dict[str, Any]:
     else:
         try:
             value = tomllib.loads(f"value = {raw}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:
             value = raw
     for part in reversed(key.strip().split(".")):
         value = {part: value}
@@ -108,12 +108,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"There is no settings file at {path}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a readable TOML file: {error}.") from error
 
 
 def to_toml(settings: Any) -> str:
-    """The settings as TOML; `none` values are left out, because TOML has none and they are the defaults."""
+    """The settings as TOML; None, which TOML does not have, becomes "none"."""
     lines: list[str] = []
     _toml_table(to_dict(settings), "", lines)
     return "\n".join(lines).strip() + "\n"
@@ -123,7 +123,7 @@ def _toml_table(values: Mapping[str, Any], name: str, lines: list[str]) -> None:
     if name and any(not isinstance(v, dict) for v in values.values()):
         lines += ["", f"[{name}]"]
     for key, value in values.items():
-        if not isinstance(value, dict) and value is not None:
+        if not isinstance(value, dict):
             lines.append(f"{key} = {_toml_value(value)}")
     for key, value in values.items():
         if isinstance(value, dict):
@@ -131,6 +131,8 @@ def _toml_table(values: Mapping[str, Any], name: str, lines: list[str]) -> None:
 
 
 def _toml_value(value: Any) -> str:
+    if value is None:
+        return '"none"'
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):

@@ -19,6 +19,7 @@ from kaffee.training.adaptation import adapt
 from kaffee.training.initialise import initialise_shell
 from kaffee.training.loop import Trained, TrainState, Watcher, initial_state
 from kaffee.training.pretraining import pretrain
+from kaffee.training.sampling import training_windows
 
 
 class Stage(NamedTuple):
@@ -131,6 +132,9 @@ def fit(
     train, test = series.split(1.0 - settings.test_fraction)
     scaler = Scaler.fit(train)
     standard = train.standardised(scaler)
+    pre, ada = settings.pretraining, settings.adaptation
+    for steps in (pre.window, ada.burn_in + ada.scored):
+        training_windows(standard, steps + 1)  # too short a series is an error now and not after the first stage
     keys = settings.keys()
     core = settings.core.create(series.num_coordinates, key=keys["core"])
     model = StateSpaceModel.create(core, series.num_coordinates, key=keys["embedding"])
@@ -147,8 +151,6 @@ def fit(
             "settings": to_dict(settings),
         },
     )
-
-    pre = settings.pretraining
 
     def finish_prior(trained: Trained) -> Reconstruction:
         prior = initialise_shell(
@@ -175,7 +177,6 @@ def fit(
         finish_prior,
     )
 
-    ada = settings.adaptation
     start = prior.reconstruction.model
     surrogate = start.replace(core=start.core.surrogate())
     fitted = _run_stage(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,6 +22,7 @@ from kaffee.store import read_json, read_record, write_json
 from kaffee.training.loop import TrainState
 
 FORMAT = "kaffee-run"
+FORMAT_VERSION = 1
 
 
 class RunFolder:
@@ -48,11 +50,18 @@ class RunFolder:
                     f"{self.path} holds another run ({'; '.join(changes)}). Choose another folder, or delete it."
                 )
             return
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        # A process that was killed may leave a hidden file of its first write.
+        if self.path.exists() and (not self.path.is_dir() or list(self.path.glob("[!.]*"))):
             raise CheckpointError(f"{self.path} exists and is not a run of kaffee. Choose another folder.")
         write_json(
             self.path / "run.json",
-            {"format": FORMAT, **record, "versions": versions(), "machine": machine()},
+            {
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                **record,
+                "versions": versions(),
+                "machine": machine(),
+            },
         )
 
     def record(self) -> dict[str, Any]:
@@ -60,6 +69,14 @@ class RunFolder:
         record = read_json(self.path / "run.json", "run")
         if record.get("format") != FORMAT:
             raise CheckpointError(f"{self.path}/run.json is not a run of kaffee.")
+        if record.get("format_version") != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{self.path}/run.json is in format {record.get('format_version')!r}; this version of kaffee reads "
+                f"{FORMAT_VERSION}. Upgrade: pip install -U kaffee"
+            )
+        data = record.get("data")
+        if not isinstance(record.get("settings"), dict) or not isinstance(data, dict) or "fingerprint" not in data:
+            raise CheckpointError(f"{self.path}/run.json is incomplete or was edited. Start a new run.")
         return record
 
     def settings(self) -> FitSettings:
@@ -72,16 +89,19 @@ class RunFolder:
             return None
         reconstruction = load(folder)
         arrays, _ = read_record(folder, "training", "training state")
-        end = reconstruction.provenance["training"]
-        return Stage(reconstruction, arrays["losses"], end["skipped"], end["completed"], end["report"])
+        try:
+            end = reconstruction.provenance["training"]
+            return Stage(reconstruction, arrays["losses"], end["skipped"], end["completed"], end["report"])
+        except KeyError as error:
+            raise CheckpointError(f"{folder} is not a stage of a run: it has no {error}. Start a new run.") from error
 
     def interrupted(self, name: str, template: TrainState) -> tuple[TrainState, np.ndarray] | None:
         folder = self.path / name
         if not (folder / "training.json").exists():
             return None
         _, meta = read_record(folder, "training", "training state")
-        wrapped = {"state": template, "losses": jnp.zeros(meta["num_losses"])}
-        tree, _ = load_state(folder, "training", wrapped)
+        losses = jax.ShapeDtypeStruct((meta.get("num_losses"),), jnp.float32)
+        tree, _ = load_state(folder, "training", {"state": template, "losses": losses})
         return tree["state"], np.asarray(tree["losses"])
 
     def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:

@@ -9,12 +9,18 @@ from jaxtyping import Array, Key
 
 from kaffee.cores import ALRNN, Core, Linear, Polynomial, ResidualMLP
 from kaffee.errors import ConfigError
+from kaffee.methods import get_method
 from kaffee.training.adaptation import Adaptation
 from kaffee.training.initialise import ResidualKind
 from kaffee.training.loop import Schedule
 from kaffee.training.pretraining import Pretraining
 
 CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
+
+# A covariance of this size takes 400 MB; more is a slip of the keyboard.
+MAX_LATENT_DIM = 10_000
+# JAX takes the lower 32 bits of a seed, so that larger ones would silently repeat.
+MAX_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,10 @@ class CoreSettings:
     hidden_dim: int = 64
     depth: int = 1
     degree: int = 3
+
+    def __post_init__(self) -> None:
+        if self.latent_dim is not None and not 1 <= self.latent_dim <= MAX_LATENT_DIM:
+            raise ConfigError(f"core.latent_dim lies between 1 and {MAX_LATENT_DIM}, not {self.latent_dim}.")
 
     def resolved_dim(self, num_observed: int) -> int:
         """M for data with N coordinates."""
@@ -68,6 +78,10 @@ class ShellSettings:
     residuals: ResidualKind = "sparse"
     alpha: float = 0.9
 
+    def __post_init__(self) -> None:
+        if not 0.0 < self.alpha < 1.0:
+            raise ConfigError(f"shell.alpha lies between 0 and 1, not {self.alpha}.")
+
 
 @dataclass(frozen=True)
 class SimulationSettings:
@@ -84,7 +98,8 @@ class FitSettings:
 
     Attributes:
         seed: Of initialisation, batches and simulated data.
-        method: A row of the paper: kaffee, blind, core_collapse, noise_masking or frozen_core.
+        method: A row of the paper: kaffee, blind, core_collapse, noise_masking or frozen_core; case and hyphens do
+            not matter.
         test_fraction: The last part of every recording, held out from training.
     """
 
@@ -96,6 +111,14 @@ class FitSettings:
     shell: ShellSettings = ShellSettings()
     adaptation: Adaptation = Adaptation()
     simulation: SimulationSettings = SimulationSettings()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"seed lies between 0 and {MAX_SEED}, not {self.seed}.")
+        if not 0.0 < self.test_fraction < 1.0:
+            raise ConfigError(f"test_fraction lies between 0 and 1, not {self.test_fraction}.")
+        get_method(self.method)
+        object.__setattr__(self, "method", self.method.lower().replace("-", "_"))
 
     def keys(self) -> dict[str, Key[Array, ""]]:
         """Independent keys for what is random in a fit."""

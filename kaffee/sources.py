@@ -32,7 +32,10 @@ class Source:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Source":
         """The source that `to_dict` wrote."""
-        return cls(data["system"], data["parameters"], tuple(data["paths"]), data["options"])
+        try:
+            return cls(data["system"], dict(data["parameters"]), tuple(data["paths"]), dict(data["options"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError("The run does not say where its data came from. Start a new run.") from error
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,11 @@ class Loaded:
 
 
 def parse_source(data: list[str], parameters: dict[str, Any], options: dict[str, Any]) -> Source:
-    """What the user typed: existing files, or the name of a system."""
-    looks_like_file = [Path(d).exists() or Path(d).suffix.lower() in SUFFIXES for d in data]
+    """What the user typed: existing files, or the name of a system.
+
+    A system stays a system beside a folder of its name, such as that of its run.
+    """
+    looks_like_file = [Path(d).suffix.lower() in SUFFIXES or Path(d).is_file() for d in data]
     if all(looks_like_file):
         if parameters:
             raise ConfigError(f"--param is for systems; {data[0]} is a file.")
@@ -55,14 +61,18 @@ def parse_source(data: list[str], parameters: dict[str, Any], options: dict[str,
         missing = next(d for d, ok in zip(data, looks_like_file, strict=True) if not ok)
         raise DataError(f"There is no file {missing}.")
     try:
-        return Source(system=get_system(data[0], **parameters).name, parameters=parameters)
+        system = get_system(data[0]).name
     except ConfigError as error:
-        if parameters:
-            raise
+        if Path(data[0]).is_dir():
+            raise DataError(f"{data[0]} is a folder. Pass the files in it.") from None
         raise DataError(
             f"'{data[0]}' is neither a file nor a system. {error} "
             f"Files: {', '.join(SUFFIXES)}; systems: {', '.join(system_names()[:3])}, ..."
         ) from None
+    if options:
+        raise ConfigError(f"{', '.join(sorted(options))}: for files only; {system} is simulated.")
+    get_system(system, **parameters)
+    return Source(system=system, parameters=parameters)
 
 
 def load_source(source: Source, settings: FitSettings) -> Loaded:

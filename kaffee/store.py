@@ -1,6 +1,6 @@
 """Arrays and JSON on disk: atomic, checked, never pickled.
 
-A record is two files in one folder: `NAME.json`, which names the array file and its SHA-256, and
+A record is two files in one folder: `NAME.json`, which names the array file and the SHA-256 of both, and
 `NAME-<hash>.safetensors`. The JSON is replaced last and in one step, so a reader sees the old record or the new one
 whatever happens in between.
 """
@@ -18,30 +18,39 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as decode_arrays
 from safetensors.numpy import save as encode_arrays
 
-from kaffee.errors import CheckpointError
+from kaffee.errors import CheckpointError, KaffeeError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step; a crash leaves the old content."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise KaffeeError(
+            f"{path} cannot be written ({error.strerror or error}). Is the folder writable, and is there room?"
+        ) from error
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically; NaN and infinities are not JSON and raise."""
-    write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    """Write JSON atomically; NaN, infinities and objects that JSON does not know raise."""
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be written as JSON: {error}. Use plain, finite values.") from error
+    write_atomically(path, (text + "\n").encode())
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -50,7 +59,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"There is no {what} at {path}.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8, not JSON, absurd numbers are ValueErrors
         raise CheckpointError(f"{path} is not a readable {what}: {error}. Restore it or run again.") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds {type(value).__name__} instead of a JSON object; it is no {what}.")
@@ -65,24 +74,40 @@ def write_record(folder: Path, name: str, arrays: Mapping[str, np.ndarray], meta
     target = folder / f"{name}-{digest[:12]}.safetensors"
     write_atomically(target, content)
     path = folder / f"{name}.json"
-    write_json(path, {**meta, "arrays": {"file": target.name, "sha256": digest, "bytes": len(content)}})
+    record = {**meta, "arrays": {"file": target.name, "sha256": digest, "bytes": len(content)}}
+    write_json(path, {**record, "sha256": _digest(path, record)})
     for stale in folder.glob(f"{name}-*.safetensors"):
         if stale.name != target.name:
             stale.unlink(missing_ok=True)
     return path
 
 
+def _digest(path: Path, record: Mapping[str, Any]) -> str:
+    """SHA-256 of the values of a record, whatever the layout of its text."""
+    try:
+        plain = json.loads(json.dumps(record))
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} does not hold plain JSON values: {error}.") from error
+
+
 def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read a record; damage, truncation and foreign files are clear errors, and nothing is executed."""
-    meta = read_json(folder / f"{name}.json", what)
-    entry = meta.get("arrays")
+    meta_path = folder / f"{name}.json"
+    meta = read_json(meta_path, what)
+    entry, stored = meta.get("arrays"), meta.pop("sha256", None)
     if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
-        raise CheckpointError(f"{folder / name}.json does not name an array file; it is no {what} of kaffee.")
+        raise CheckpointError(f"{meta_path} does not name an array file; it is no {what} of kaffee.")
+    if _digest(meta_path, meta) != stored:
+        raise CheckpointError(f"{meta_path} does not fit its own checksum: it is damaged or was edited. Restore it.")
+    # Only the last part of the name counts, so that no record can point outside its folder.
     path = folder / Path(entry["file"]).name
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{what}: the weights {path} cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise CheckpointError(f"{meta_path} names an impossible array file ({error}).") from error
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
         raise CheckpointError(
             f"{path} has {len(content)} bytes and another checksum than {name}.json records "
@@ -92,3 +117,5 @@ def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarra
         return decode_arrays(content), meta
     except SafetensorError as error:
         raise CheckpointError(f"{path} is not a safetensors file: {error}.") from error
+    except KeyError as error:  # a type that NumPy does not have
+        raise CheckpointError(f"{path} holds values of type {error}, which kaffee does not write.") from error

@@ -1,5 +1,6 @@
 """One way to write a table: for a terminal, for Markdown, for HTML, for JSON."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,8 +18,9 @@ def number(value: Any, digits: int = 3) -> str:
     """
     if value is None or value != value:
         return "–"
-    if isinstance(value, bool) or not isinstance(value, float):
+    if not isinstance(value, float) and not hasattr(value, "dtype"):
         return str(value)
+    value = float(value)
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.{max(digits - 1, 0)}e}"
     return f"{value:.{digits}f}"
@@ -40,12 +42,18 @@ class Table:
     def to_rich(self) -> "rich.table.Table":
         """For a terminal."""
         from rich.table import Table as RichTable
+        from rich.text import Text  # plain text: a name in brackets is not a colour
 
-        table = RichTable(title=self.title, caption=self.note or None, title_justify="left", caption_justify="left")
+        table = RichTable(
+            title=Text(self.title),
+            caption=Text(self.note) if self.note else None,
+            title_justify="left",
+            caption_justify="left",
+        )
         for i, column in enumerate(self.columns):
-            table.add_column(column, justify="left" if i == 0 else "right", overflow="fold", no_wrap=i == 0)
+            table.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold", no_wrap=i == 0)
         for cells in self._cells():
-            table.add_row(*cells)
+            table.add_row(*map(Text, cells))
         return table
 
     def to_markdown(self) -> str:
@@ -68,5 +76,10 @@ class Table:
         )
 
     def to_json(self) -> list[dict[str, Any]]:
-        """A list of objects; NaN becomes None."""
-        return [{c: None if v != v else v for c, v in zip(self.columns, row, strict=True)} for row in self.rows]
+        """A list of objects; NaN and infinities, which JSON does not have, become None."""
+        return [{c: _plain(v) for c, v in zip(self.columns, row, strict=True)} for row in self.rows]
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

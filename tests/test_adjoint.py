@@ -25,14 +25,14 @@ from kaffee.adjoint import adjoint_terms, symmetrise
 from kaffee.gaussian import Belief
 from kaffee.recursion import Observations, Recursion, scan_terms
 
-T, W = 3, 2
+T, W = 2, 2
 CASES = [(kind, recursion, MAPS[(i + j) % 2]) for i, kind in enumerate(CORES) for j, recursion in enumerate(SWITCHES)]
 
 
 def problem(kind, observation="projection", seed=0):
-    """A problem of W windows and T steps; the first window has a step without data and one with half of it."""
+    """A problem of W windows and T steps; one step has no data, two have half of it, one is complete."""
     dynamics, observations = make_problem(kind, observation, missing=0.0, seed=seed)
-    mask = jnp.ones((T, W, 2), bool).at[0, 0, 1].set(False).at[1, 0].set(False).at[2, 1, 0].set(False)
+    mask = jnp.asarray([[[True, False], [False, False]], [[True, True], [False, True]]])
     small = Observations(observations.x[:T, :W], mask, observations.observation)
     return dynamics._replace(initial=Belief(*(a[:W] for a in dynamics.initial))), small
 
@@ -87,11 +87,10 @@ def test_adjoint_is_autodiff_is_finite_differences(kind, recursion, observation,
         assert inner(adjoint, direction) == pytest.approx(difference, rel=1e-6, abs=1e-8 * size)
 
 
-@pytest.mark.parametrize("kind", ["smooth", "mlp"])
 @pytest.mark.parametrize("part", ["core", "process_variance", "observation_variance", "mean", "covariance"])
-def test_every_part_alone_matches_finite_differences(kind, part, x64):
+def test_every_part_alone_matches_finite_differences(part, x64):
     recursion = Recursion()
-    dynamics, observations = problem(kind, "general", seed=1)
+    dynamics, observations = problem("mlp", "general", seed=1)
     of_adjoint = scalar(by_adjoint, recursion, observations)
     everything = random_direction(dynamics, seed=2)
     still = jax.tree.map(jnp.zeros_like, everything)

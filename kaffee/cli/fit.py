@@ -42,7 +42,7 @@ def fit(
     method: Annotated[
         str | None, typer.Option(help="kaffee, blind, core_collapse, noise_masking or frozen_core.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML; see --print-config.")] = None,
     set_: Set = None,
     param: Annotated[list[str] | None, typer.Option(help="A parameter of the system, such as F=10.")] = None,
@@ -60,7 +60,6 @@ def fit(
     """
     from kaffee.config import override, read_toml, to_toml, update
     from kaffee.errors import ConfigError
-    from kaffee.methods import get_method
     from kaffee.settings import FitSettings
     from kaffee.sources import parse_source
 
@@ -70,7 +69,6 @@ def fit(
     settings = override(settings, set_ or [])
     shortcuts = {"method": method, "seed": seed}
     settings = update(settings, {key: value for key, value in shortcuts.items() if value is not None})
-    get_method(settings.method)
     if print_config:
         typer.echo(to_toml(settings), nl=False)
         return
@@ -91,7 +89,7 @@ def resume(
     from kaffee.sources import Source
 
     folder = RunFolder(run)
-    source = Source.from_dict(folder.record()["data"]["source"])
+    source = Source.from_dict(folder.record()["data"].get("source"))
     _run(run, folder.settings(), source, quiet=quiet, json=json)
 
 
@@ -102,7 +100,9 @@ def _run(output: Path, settings: "FitSettings", source: Any, *, quiet: bool, jso
     folder = RunFolder(output)
     loaded = load_source(source, settings)
     if folder.exists:
-        check_unchanged(loaded.series, folder.record()["data"]["fingerprint"], source)
+        earlier = folder.record()["data"]
+        if earlier.get("source") == source.to_dict():
+            check_unchanged(loaded.series, earlier["fingerprint"], source)
     folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
     title = f"kaffee: {source.system or Path(source.paths[0]).name}"
     execute(folder, settings, loaded, title=title, quiet=quiet, json=json)
@@ -121,12 +121,12 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
 
     console = Console(stderr=True)
     if not quiet:
-        console.print(f"{title}: {summary(loaded.series)} -> {folder.path}")
+        console.print(f"{title}: {summary(loaded.series)} -> {folder.path}", markup=False, soft_wrap=True)
     with TrainingProgress(console, quiet=quiet) as progress:
         result = fit_series(loaded.series, settings, dt=loaded.dt, store=folder, watcher=progress.watcher)
     for stage in (result.prior, result.fitted):
         if stage.skipped:
-            console.print(f"[yellow]warning: {stage.report}")
+            console.print(f"warning: {stage.report}", style="yellow", markup=False, soft_wrap=True)
     if not quiet:
         console.print("Checking free runs and held-out data ...")
     command = shlex.join(["kaffee", *sys.argv[1:]])
@@ -143,5 +143,5 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
     else:
         Console().print(report.table.to_rich())
         typer.echo(f"Report: {page}")
-    if not result.fitted.completed:
+    if not (result.prior.completed and result.fitted.completed):
         raise typer.Exit(3)

@@ -7,6 +7,8 @@ import typer
 from kaffee.cli import about, fit, quickstart, systems
 from kaffee.errors import KaffeeError
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="kaffee",
     help="Probabilistic surrogates of chaotic systems that keep the attractor and know their uncertainty.",
@@ -42,6 +44,7 @@ def run() -> None:
     except KaffeeError as error:
         typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; run the same command again to continue", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # what Typer makes of Ctrl-C
+            typer.echo("\ninterrupted; run the same command again to continue", err=True)
+        raise

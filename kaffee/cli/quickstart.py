@@ -15,7 +15,7 @@ SETTINGS = (
 
 def quickstart(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")] = Path("quickstart"),
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

@@ -84,7 +84,7 @@ def simulate(
     steps: Annotated[int, typer.Option(help="Rows to write.")] = 10_000,
     process_noise: Annotated[float, typer.Option(help="sigma_proc, in units of the attractor's spread.")] = 0.0,
     observation_noise: Annotated[float, typer.Option(help="sigma_obs, likewise.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
     param: Annotated[list[str] | None, typer.Option(help="A parameter, such as F=10; may be repeated.")] = None,
     states: Annotated[Path | None, typer.Option(help="Also write the noise-free states here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,

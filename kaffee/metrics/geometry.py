@@ -18,6 +18,8 @@ def _checked(reference: np.ndarray, generated: np.ndarray) -> tuple[np.ndarray, 
         raise ConfigError(
             f"Two trajectories (T, N) with the same N are needed; got {reference.shape} and {generated.shape}."
         )
+    if not len(reference):
+        raise ConfigError("The reference trajectory is empty.")
     if not np.isfinite(reference).all():
         raise ConfigError("The reference trajectory has non-finite values; drop or impute them first.")
     return reference, generated
@@ -33,8 +35,8 @@ def d_stsp_histogram(
     """KL divergence of occupation histograms, sum_b p(b) log p(b)/q(b); for up to about three dimensions.
 
     The bins cover the reference's range plus a tenth of its standard deviation on both sides; generated points outside
-    are dropped; both histograms are smoothed by `smoothing` counts per bin. A diverged run (non-finite values) is
-    compared by its finite rows; with none left the result is infinite.
+    and non-finite ones (of a diverged run) are dropped; with none left the result is infinite. Both histograms are
+    smoothed by `smoothing` counts per bin.
 
     >>> line = np.linspace(0, 1, 100)[:, None]
     >>> d_stsp_histogram(line, line)
@@ -45,7 +47,7 @@ def d_stsp_histogram(
     low, high = reference.min(axis=0) - margin, reference.max(axis=0) + margin
     if not (high > low).all():
         raise ConfigError("A coordinate of the reference is constant: it has no range to put bins over.")
-    generated = generated[np.isfinite(generated).all(axis=1)]
+    generated = generated[((generated >= low) & (generated <= high)).all(axis=1)]
     if not len(generated):
         return float("inf")
     edges = [np.linspace(a, b, num_bins + 1) for a, b in zip(low, high, strict=True)]

@@ -37,6 +37,10 @@ def d_hellinger(
     >>> d_hellinger(np.sin(t), np.sin(t + 0.3)) < 0.01
     True
     """
+    if np.ndim(reference) != 2 or np.ndim(generated) != 2 or np.shape(reference)[1] != np.shape(generated)[1]:
+        raise ConfigError(
+            f"Two trajectories (T, N) with the same N are needed; got {np.shape(reference)} and {np.shape(generated)}."
+        )
     length = min(len(reference), len(generated))
     p = power_spectrum(reference[:length], smoothing=smoothing)
     q = power_spectrum(generated[:length], smoothing=smoothing)

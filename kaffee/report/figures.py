@@ -15,7 +15,7 @@ def attractors(
     """Free runs side by side in the plane of two coordinates (the first and the last), on common axes.
 
     Args:
-        trajectories: By title; the first one is the reference and sets the limits.
+        trajectories: By title; the first one is the reference and sets the limits. Missing values leave gaps.
     """
     with figure_style():
         figure = Figure(figsize=(3.1 * len(trajectories), 3.0))
@@ -29,12 +29,14 @@ def attractors(
             colour = next((c for key, c in COLOURS.items() if key in title.lower()), COLOURS["truth"])
             axis.plot(first, last, color=colour, linewidth=0.35, rasterized=True)
             axis.set_title(title)
-            axis.set_xlabel(f"{columns[0]}(t)" if one_dimensional else columns[0])
-        axes[0].set_ylabel(f"{columns[0]}(t+1)" if one_dimensional else columns[-1])
+            axis.set_xlabel(f"{columns[0]}(t)" if one_dimensional else columns[0], parse_math=False)
+        axes[0].set_ylabel(f"{columns[0]}(t+1)" if one_dimensional else columns[-1], parse_math=False)
         for axis, k, setter in ((axes[0], 0, "set_xlim"), (axes[0], -1, "set_ylim")):
             values = reference[:num_points, k]
-            margin = 0.15 * (values.max() - values.min())
-            getattr(axis, setter)(values.min() - margin, values.max() + margin)
+            values = values[np.isfinite(values)]
+            if values.size:
+                margin = 0.15 * (values.max() - values.min()) or 1.0
+                getattr(axis, setter)(values.min() - margin, values.max() + margin)
         return figure
 
 
@@ -66,11 +68,11 @@ def withheld_coordinate(
             axis.plot(times, truth, color=COLOURS["truth"], linewidth=0.9, linestyle="--", label="truth")
         axis.plot(times[used], observed[used], ".", color="0.4", markersize=3, label="observation")
         # An unbounded band would hide everything else.
-        span = np.nanmax(observed) - np.nanmin(observed)
+        span = np.nanmax(observed) - np.nanmin(observed) or 1.0
         axis.set_ylim(np.nanmin(observed) - 0.4 * span, np.nanmax(observed) + 0.4 * span)
         axis.set_xlim(times[0], times[-1])
         axis.set_xlabel("time")
-        axis.set_ylabel(column)
+        axis.set_ylabel(column, parse_math=False)
         axis.legend(ncols=5, loc="lower left", bbox_to_anchor=(0, 1.0), handlelength=1.4, columnspacing=1.2)
         return figure
 
@@ -89,10 +91,10 @@ def loss_curves(losses: Mapping[str, Float[np.ndarray, " T"]], labels: Mapping[s
             colour = next((c for key, c in COLOURS.items() if key in title.lower()), COLOURS["prior"])
             axis.plot(updates, values, color=colour, alpha=0.25, linewidth=0.5, rasterized=True)
             width = max(len(values) // 50, 1)
-            if len(values) > 2 * width:
+            if np.isfinite(values).any() and len(values) > 2 * width:
                 smooth = np.convolve(np.nan_to_num(values, nan=np.nanmean(values)), np.ones(width) / width, "valid")
                 axis.plot(updates[width - 1 :], smooth, color=colour)
-            if np.nanmin(values, initial=np.inf) > 0:
+            if np.isfinite(values).any() and np.nanmin(values) > 0:
                 axis.set_yscale("log")
             axis.set_title(title)
             axis.set_xlabel("update")

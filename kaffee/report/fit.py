@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.checkpoint import Reconstruction
-from kaffee.checks import Check, check, compare_runs, core_trajectory, filter_series
+from kaffee.checks import MIN_STEPS, Check, check, compare_runs, core_trajectory, filter_series, start_row
 from kaffee.data.series import Series
 from kaffee.fitting import Fit
 from kaffee.report.figures import attractors, loss_curves, withheld_coordinate
@@ -61,11 +61,17 @@ def comparison(checks: dict[str, Check], truth: Truth | None) -> Table:
 
 
 def withheld_figure(model: Reconstruction, fit: Fit, truth: Truth | None, num_steps: int = 250) -> Any:
-    """The first coordinate of the held-out data, filtered, with the middle fifth of the observations withheld."""
-    shown = min(num_steps, len(fit.test.recordings[0]) - 1)
+    """The first coordinate of the held-out data, filtered, with the middle fifth of the observations withheld.
+
+    None if there are too few observations for that.
+    """
+    recording = max(fit.test.recordings, key=len)
+    shown = min(num_steps, len(recording) - 1)
     gap = slice(2 * shown // 5, 3 * shown // 5)
-    seen = fit.test.recordings[0][: shown + 1].copy()
+    seen = recording[: shown + 1].copy()
     seen[1:][gap] = np.nan
+    if shown < 5 or np.isnan(seen).all(axis=0).any() or np.isnan(recording[1 : shown + 1, 0]).all():
+        return None
     filtered, _, mask = filter_series(model, Series.from_arrays(seen, columns=fit.test.columns))
     observe = model.model.observation.observe
     mean = model.scaler.inverse(np.asarray(observe(filtered.mean[0]), np.float64))
@@ -73,7 +79,7 @@ def withheld_figure(model: Reconstruction, fit: Fit, truth: Truth | None, num_st
     times = model.dt * np.arange(1, shown + 1)
     return withheld_coordinate(
         times,
-        fit.test.recordings[0][1 : shown + 1, 0],
+        recording[1 : shown + 1, 0],
         np.asarray(mask[0, 1:, 0]),
         mean[:, 0],
         std[:, 0],
@@ -91,15 +97,20 @@ def report_fit(fit: Fit, *, title: str, command: str, truth: Truth | None = None
     checks = {key: check(model, fit.test, reference=reference, num_steps=num_steps) for key, model in stages.items()}
     table = comparison(checks, truth)
     shown = max(fit.test.recordings, key=len) if reference is None else reference
-    shown = shown[~np.isnan(shown).any(axis=1)]
+    shown = shown[:num_steps]
     runs = {"truth" if truth is not None else "data": shown}
     for key, model in stages.items():
-        runs[key] = core_trajectory(model, shown[0], min(len(shown), num_steps))[0]
+        runs[key] = core_trajectory(model, start_row(model, shown), max(len(shown), MIN_STEPS))[0]
     labels = {"Pretraining": "squared error", f"Adaptation ({name})": "NLL per entry"}
     losses = dict(zip(labels, (fit.prior.losses, fit.fitted.losses), strict=True))
     provenance = fit.fitted.reconstruction.provenance
     facts = {"command": command, "seed": provenance["seed"], "data": provenance["fingerprint"]}
     facts |= provenance["versions"]
+    withheld = withheld_figure(fit.fitted.reconstruction, fit, truth)
+    belief = (
+        "A held-out coordinate with the filter's belief about its noise-free value. While observations are withheld, "
+        "the band grows as fast as the core's Jacobians say."
+    )
     page = Report(
         title,
         [
@@ -117,16 +128,7 @@ def report_fit(fit: Fit, *, title: str, command: str, truth: Truth | None = None
                     )
                 ],
             ),
-            Section(
-                "Filtering",
-                figures=[
-                    (
-                        withheld_figure(fit.fitted.reconstruction, fit, truth),
-                        "A held-out coordinate with the filter's belief about its noise-free value. While observations "
-                        "are withheld, the band grows as fast as the core's Jacobians say.",
-                    )
-                ],
-            ),
+            *([Section("Filtering", figures=[(withheld, belief)])] if withheld is not None else []),
             Section("Training", figures=[(loss_curves(losses, labels), "Loss over updates.")]),
             Section("Provenance", code="\n".join(f"{key}: {value}" for key, value in facts.items())),
         ],

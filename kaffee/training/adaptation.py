@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from kaffee.data.series import Series
 from kaffee.data.windows import WindowBatch
+from kaffee.errors import ConfigError
 from kaffee.methods import Method
 from kaffee.objectives import Gradient, Score, window_nll
 from kaffee.recursion import Recursion
@@ -40,6 +41,15 @@ class Adaptation:
     segment: int | None = None
     optimiser: Optimiser = Optimiser("adam", learning_rate=5e-3, clip_norm=2.0)
     schedule: Schedule = Schedule(num_updates=150, report_every=5, save_every=50)
+
+    def __post_init__(self) -> None:
+        if self.scored < 1 or self.burn_in < 0:
+            raise ConfigError(
+                f"A window of adaptation needs scored >= 1 and burn_in >= 0, not {self.scored} and {self.burn_in}."
+            )
+        steps = self.burn_in + self.scored
+        if self.segment is not None and (self.segment < 1 or steps % self.segment):
+            raise ConfigError(f"segment must divide burn_in + scored = {steps}; {self.segment} does not.")
 
 
 class NLLObjective(eqx.Module):

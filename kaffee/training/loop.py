@@ -62,8 +62,8 @@ class Schedule:
         for name in ("batch_size", "report_every", "save_every", "patience"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.num_updates < 0:
-            raise ConfigError(f"num_updates must not be negative, not {self.num_updates}.")
+        if not 0 <= self.num_updates <= np.iinfo(np.int32).max:
+            raise ConfigError(f"num_updates lies between 0 and {np.iinfo(np.int32).max}, not {self.num_updates}.")
 
 
 class Watcher:
@@ -130,14 +130,18 @@ def one_update(
         return score.loss, score
 
     (loss, score), gradient = eqx.filter_value_and_grad(loss_of, has_aux=True)(state.parameters)
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     safe = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), gradient)
-    updates, optimiser = transformation.update(safe, state.optimiser, state.parameters)
+    # Optimisers count in integers and multiply by floats, which users of strict promotion would forbid.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, optimiser = transformation.update(safe, state.optimiser, state.parameters)
     parameters = eqx.apply_updates(state.parameters, updates)
-    in_gradient = jnp.array([0, 0, QUANTITIES.index("gradient")], jnp.int32)
-    located = locate_fault(score.faults) if score.faults.size else jnp.zeros(3, jnp.int32)
-    located = jnp.where(located[2] > 0, located, in_gradient)
+    # Teacher forcing locates no faults: if its loss is not finite, its predictions are not.
+    code = jnp.where(jnp.isfinite(loss), QUANTITIES.index("gradient"), QUANTITIES.index("predicted mean"))
+    nowhere = jnp.zeros(3, jnp.int32).at[2].set(code.astype(jnp.int32))
+    located = locate_fault(score.faults) if score.faults.size else nowhere
+    located = jnp.where(located[2] > 0, located, nowhere)
     bad = (~finite).astype(jnp.int32)
     new = TrainState(
         parameters=_choose(finite, parameters, state.parameters),
@@ -212,7 +216,7 @@ def train(
             jnp.int32(count),
             transformation,
             schedule.batch_size,
-            schedule.report_every,
+            min(schedule.report_every, schedule.num_updates),
         )
         return new, np.asarray(values)[:count]
 
@@ -225,9 +229,10 @@ def train(
         while done < schedule.num_updates and completed:
             until_save = schedule.save_every - done % schedule.save_every
             count = min(schedule.report_every, schedule.num_updates - done, until_save)
-            state, values = chunk(state, count)
+            new, values = chunk(state, count)
+            # Together, so that an interrupt cannot come between a state and its losses.
+            state, history = new, [*history, values]
             done += count
-            history.append(values)
             completed = int(state.skipped_in_a_row) < schedule.patience
             finite = values[np.isfinite(values)]
             mean = float(finite.mean()) if finite.size else float("nan")

@@ -1,5 +1,6 @@
 """Optimisers as values."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,8 +32,8 @@ class Optimiser:
             raise ConfigError(unknown("optimiser", self.algorithm, ALGORITHMS))
         for name in ("learning_rate", "final_learning_rate", "clip_norm"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be positive, not {value}.")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} must be positive and finite, not {value}.")
 
     # The same object for the same settings: a new one would be a new program to compile.
     @lru_cache(maxsize=64)  # noqa: B019

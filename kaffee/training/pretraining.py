@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from kaffee.data.series import Series
 from kaffee.data.windows import WindowBatch, WindowSampler
+from kaffee.errors import ConfigError
 from kaffee.objectives import Score
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.forcing import Forcing, forcing_loss
@@ -33,6 +34,10 @@ class Pretraining:
     forcing: Forcing = Forcing()
     optimiser: Optimiser = PAPER_OPTIMISER
     schedule: Schedule = Schedule(num_updates=100_000, report_every=500, save_every=10_000)
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ConfigError(f"The window of pretraining has at least 1 step, not {self.window}.")
 
 
 class ForcingObjective(eqx.Module):

@@ -1,0 +1,348 @@
+"""`kaffee fit`, `resume` and `quickstart`: what they write, say and refuse, and that nothing is lost when they stop."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import SMALL, sets
+
+import kaffee as library
+from kaffee.cli import fit as fit_command
+from kaffee.cli import quickstart as quickstart_command
+from kaffee.config import read_toml, update
+from kaffee.data import write_series
+from kaffee.settings import FitSettings
+from kaffee.systems import get_system, simulate
+
+TINY = (*SMALL, "pretraining.schedule.num_updates=20", "pretraining.schedule.report_every=10")
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    return sets(*TINY)
+
+
+@pytest.fixture(scope="session")
+def values():
+    """The shape of the small run's data."""
+    return simulate(get_system("lorenz63"), 600, observation_noise=0.1).observations
+
+
+def contents(folder):
+    """All that decides what the run is, by name: models, training states and checks."""
+    paths = [*folder.rglob("*.safetensors"), *folder.rglob("training.json"), folder / "checks.json"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+# --- what a run leaves behind ---
+
+
+def test_a_run_leaves_models_checks_figures_and_a_report(run):
+    for name in ("run.json", "checks.json", "report.html", "attractor.png", "filtering.png", "training.png"):
+        assert (run / name).stat().st_size > 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 3
+    assert "truth again" in page
+    prior, fitted = library.load(run / "prior"), library.load(run / "kaffee")
+    assert (prior.method, fitted.method) == ("prior", "kaffee")
+    assert fitted.dt == get_system("lorenz63").dt
+    assert not list(run.rglob(".*"))
+
+
+def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, small):
+    before = contents(run)
+    result = kaffee("fit", "lorenz63", "-o", run, "--json", *small)
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert set(found) == {"prior", "kaffee"}
+    assert found == json.loads((run / "checks.json").read_text())
+    assert "compiling" not in result.stderr
+    assert contents(run) == before
+
+
+def test_quiet_json_is_json_and_nothing_else(kaffee, run, small):
+    result = kaffee("fit", "lorenz63", "-o", run, "--json", "--quiet", *small)
+    assert result.stderr == ""
+    assert json.loads(result.stdout)["kaffee"]["protocol"]["reference"] == "clean states"
+
+
+def test_other_settings_in_the_same_folder_are_refused(refused, run, small):
+    message = refused("fit", "lorenz63", "-o", run, "--seed", 1, *small)
+    assert "holds another run (" in message
+    assert "settings.seed: 0 before, 1 now" in message
+    message = refused("fit", "lorenz96", "-o", run, *small)
+    assert "data.source.system: 'lorenz63' before, 'lorenz96' now" in message
+
+
+# --- interruptions ---
+
+
+def start(*arguments):
+    command = [sys.executable, "-c", "from kaffee.cli.main import run; run()", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_run_killed_and_interrupted_ends_as_if_nothing_had_happened(kaffee, run, small, tmp_path):
+    folder = tmp_path / "run"
+    killed = start("fit", "lorenz63", "-o", folder, *small)
+    limit = time.monotonic() + 120
+    while not (folder / "prior" / "training.json").exists():
+        assert killed.poll() is None, killed.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.002)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert not (folder / "prior" / "model.json").exists()  # it was in the middle
+
+    interrupted = start("resume", folder)
+    for line in interrupted.stderr:
+        if "updates, loss" in line:
+            interrupted.send_signal(signal.SIGINT)
+            break
+    _, message = interrupted.communicate()
+    assert interrupted.returncode == 130
+    assert "interrupted; run the same command again to continue" in message
+    assert "Traceback" not in message
+    assert json.loads((folder / "prior" / "training.json").read_text())["num_losses"] % 100 == 0
+
+    assert kaffee("fit", "lorenz63", "-o", folder, "-q", *small).exit_code == 0
+    ours, theirs = contents(folder), contents(run)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+def test_resume_needs_the_folder_only(kaffee, run):
+    before = contents(run)
+    result = kaffee("resume", run, "--json", "-q")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == json.loads((run / "checks.json").read_text())
+    assert contents(run) == before
+
+
+def test_a_name_of_a_system_as_folder_does_not_stop_the_second_run(kaffee, tmp_path, monkeypatch, tiny):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        result = kaffee("fit", "lorenz63", "-o", "lorenz63", "-q", *tiny)
+        assert result.exit_code == 0, result.exception
+
+
+# --- files ---
+
+
+@pytest.fixture(scope="session")
+def from_file(kaffee, tiny, values, tmp_path_factory):
+    """(folder of the run, data file, result of the command) of data with gaps, times and nasty names."""
+    place = tmp_path_factory.mktemp("file")
+    gappy = values.copy()
+    gappy[np.random.default_rng(0).uniform(size=gappy.shape) < 0.3] = np.nan
+    columns = ["<script>x</script>", "$\\frac", "z [/red]"]
+    path = write_series(gappy, place / "lab [/bold] & co.csv", columns=columns, times=0.5 * np.arange(600))
+    folder = place / "run [/red]"
+    return folder, path, kaffee("fit", path, "-o", folder, *tiny)
+
+
+def test_a_file_with_gaps_and_nasty_names_is_fitted(from_file):
+    folder, path, result = from_file
+    assert result.exit_code == 0, result.exception
+    assert f"kaffee: {path.name}: 600 steps x 3 coordinates, 30" in result.stderr
+    fitted = library.load(folder / "kaffee")
+    assert fitted.columns == ("<script>x</script>", "$\\frac", "z [/red]")
+    assert fitted.dt == pytest.approx(0.5)  # from the time column
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "lab [/bold] &amp; co.csv" in page
+
+
+def test_progress_on_stderr_announces_compilation_and_losses(from_file):
+    _, _, result = from_file
+    for text in (
+        "Pretraining: compiling one update",
+        "Pretraining: 20/20 updates, loss ",
+        "Adaptation (kaffee): compiling one update",
+        "Adaptation (kaffee): 5/5 updates, loss ",
+        "Checking free runs",
+    ):
+        assert text in result.stderr
+    assert "Held-out data and free run" in result.stdout
+    assert "Report: " in result.stdout.splitlines()[-1]
+    assert "\x1b" not in result.output
+
+
+def test_a_changed_file_is_noticed_on_resume_and_on_the_same_command(refused, from_file, tiny):
+    folder, path, _ = from_file
+    content = path.read_text()
+    try:
+        path.write_text(content + "300.0,1.0,2.0,3.0\n")
+        for command in (["resume", folder], ["fit", path, "-o", folder, *tiny]):
+            assert "changed since this run was started" in refused(*command)
+        path.unlink()
+        assert "no such file" in refused("resume", folder)
+    finally:
+        path.write_text(content)
+
+
+def test_another_file_in_the_same_folder_is_another_run(refused, from_file, tiny, tmp_path):
+    folder, path, _ = from_file
+    other = shutil.copy(path, tmp_path / "other.csv")
+    assert "holds another run (data.source.paths" in refused("fit", other, "-o", folder, *tiny)
+
+
+def test_the_frozen_core_is_that_of_the_prior(kaffee, tiny, values, tmp_path):
+    path = write_series(values, tmp_path / "x.csv")
+    result = kaffee("fit", path, "-o", tmp_path / "run", "--method", "Frozen-Core", "--json", "-q", *tiny)
+    assert result.exit_code == 0, result.exception
+    assert set(json.loads(result.stdout)) == {"prior", "frozen_core"}
+    prior, fitted = (library.load(tmp_path / "run" / name).model for name in ("prior", "frozen_core"))
+    for name in ("A", "W", "h"):
+        np.testing.assert_array_equal(getattr(prior.core, name), getattr(fitted.core, name))
+    assert not np.array_equal(prior.shell.log_process_std, fitted.shell.log_process_std)
+
+
+def test_a_run_that_cannot_recover_says_so_and_has_its_own_exit_code(kaffee, values, tmp_path):
+    path = write_series(values, tmp_path / "x.csv")
+    wild = (*TINY, "pretraining.optimiser.learning_rate=1e30", "pretraining.schedule.patience=5")
+    result = kaffee("fit", path, "-o", tmp_path / "run", "-q", *sets(*wild))
+    if isinstance(result.exception, SystemExit):
+        assert result.exit_code == 3
+        assert "could not recover and stopped" in result.stderr
+    else:  # the prior is so far off that no shell can be made for it
+        assert "does not follow the data" in str(result.exception)
+
+
+# --- refusals ---
+
+
+NAN_COLUMN = "a,b\n" + "1,\n" * 100
+CONSTANT = "a,b\n" + "".join(f"{np.sin(i)},7\n" for i in range(100))
+SHORT = "a,b\n1,2\n3,4\n5,7\n"
+TEXT = "a,b\n" + "1,2\n" * 50 + "oops,3\n" + "1,2\n" * 50
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (SHORT, "but a window needs 11"),
+        (TEXT, "'oops'"),
+        (CONSTANT, "constant column 'b' (7 in all"),
+        (NAN_COLUMN, "column 'b' without any observed value"),
+        ("", "the file is empty"),
+        ("a,b\n", "row"),
+    ],
+    ids=["short", "text", "constant", "nan", "empty", "header"],
+)
+def test_data_that_cannot_be_fitted_are_one_sentence(refused, tmp_path, tiny, content, message):
+    path = tmp_path / "lab.csv"
+    path.write_text(content)
+    sentence = refused("fit", path, "-o", tmp_path / "run", *tiny)
+    assert message in sentence
+    assert "lab.csv" in sentence
+
+
+def test_data_that_were_refused_can_be_mended_and_run_in_the_same_folder(refused, kaffee, values, tmp_path, tiny):
+    path = tmp_path / "lab.csv"
+    path.write_text(SHORT)
+    refused("fit", path, "-o", tmp_path / "run", *tiny)
+    write_series(values, path)
+    result = kaffee("fit", path, "-o", tmp_path / "run", "-q", *tiny)
+    assert result.exit_code == 0, result.exception
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.csv"], "nothing.csv: no such file"),
+        (["lorenz36"], "Did you mean 'lorenz63'"),
+        ([], "Name the data: files or a system"),
+        (["lorenz63", "--set", "sede=3"], "Unknown setting 'sede'. Did you mean 'seed'"),
+        (["lorenz63", "--set", "seed"], "not of the form key=value"),
+        (["lorenz63", "--set", "pretraining.schedule.num_updates=-1"], "num_updates lies between"),
+        (["lorenz63", "--set", "pretraining.schedule.batch_size=0"], "batch_size must be at least 1"),
+        (["lorenz63", "--set", "test_fraction=2"], "test_fraction lies between 0 and 1"),
+        (["lorenz63", "--set", "core.latent_dim=2"], "smaller than the 3 observed"),
+        (["lorenz63", "--set", "pretraining.window=5000"], "480 steps, but a window needs 5001"),
+        (["lorenz63", "--set", "adaptation.scored=5000"], "480 steps, but a window needs 5003"),
+        (["lorenz63", "--set", "simulation.num_steps=-3"], "num_steps = -3"),
+        (["lorenz63", "--method", "kaffe"], "Unknown method 'kaffe'. Did you mean 'kaffee'"),
+        (["lorenz63", "--seed", "99999999999"], "seed lies between"),
+        (["lorenz63", "--config", "nothing.toml"], "There is no settings file at nothing.toml"),
+        (["lorenz63", "--param", "rho=x"], "needs a number"),
+        (["lorenz63", "--columns", "x,y"], "columns: for files only"),
+    ],
+)
+def test_absurd_commands_are_one_sentence_and_write_no_folder(refused, tmp_path, monkeypatch, tiny, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused("fit", *tiny, "-o", "run", *arguments)
+    assert not (tmp_path / "run" / "prior").exists()
+
+
+def test_bad_toml_is_one_sentence(refused, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = \n")
+    assert "mine.toml is not a readable TOML file" in refused("fit", "lorenz63", "--config", path)
+    path.write_text("[pretraining]\nwindw = 3\n")
+    assert "Did you mean 'pretraining.window'" in refused("fit", "lorenz63", "--config", path)
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(refused, tmp_path, tiny):
+    (tmp_path / "thesis.tex").write_text("...")
+    assert "exists and is not a run of kaffee" in refused("fit", "lorenz63", "-o", tmp_path, *tiny)
+    assert "exists and is not a run of kaffee" in refused("fit", "lorenz63", "-o", tmp_path / "thesis.tex", *tiny)
+    assert "There is no run at" in refused("resume", tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("damage", ["{", '{"format": "kaffee-run", "format_version": 1, "settings": {}, "data": {"fingerprint": 1}}'])
+def test_resuming_a_damaged_run_is_one_sentence(refused, tmp_path, damage):
+    (tmp_path / "run.json").write_text(damage)
+    assert "run" in refused("resume", tmp_path)
+
+
+def test_a_damaged_model_is_one_sentence(refused, run, small, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    path = next((copy / "prior").glob("model-*"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "damaged, truncated or exchanged" in refused("resume", copy)
+
+
+# --- settings on the way in and out ---
+
+
+def test_printed_settings_can_be_read_again(kaffee, tmp_path):
+    changes = sets("adaptation.optimiser.clip_norm=none", "core.latent_dim=7")
+    result = kaffee("fit", "--print-config", "--method", "blind", *changes)
+    path = tmp_path / "mine.toml"
+    path.write_text(result.stdout)
+    found = update(FitSettings(), read_toml(path))
+    assert (found.method, found.core.latent_dim, found.adaptation.optimiser.clip_norm) == ("blind", 7, None)
+    assert kaffee("fit", "--print-config", "--config", path).stdout == result.stdout
+
+
+def test_the_command_line_wins_over_the_file(kaffee, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = 1\ntest_fraction = 0.5\n")
+    text = kaffee("fit", "--print-config", "--config", path, "--set", "seed=2", "--seed", "3").stdout
+    assert "seed = 3" in text
+    assert "test_fraction = 0.5" in text
+
+
+def test_quickstart_is_a_fit_with_a_few_settings(kaffee, monkeypatch, run, tmp_path):
+    monkeypatch.setattr(quickstart_command, "SETTINGS", SMALL)
+    seen = []
+    monkeypatch.setattr(fit_command, "execute", lambda folder, settings, loaded, **how: seen.append((settings, how)))
+    result = kaffee("quickstart", "-o", tmp_path / "q", "--seed", 4, "--json", "-q")
+    assert result.exit_code == 0, result.exception
+    settings, how = seen[0]
+    assert settings.seed == 4
+    assert settings.core.latent_dim == 5
+    assert how == {"title": "kaffee quickstart: noisy Lorenz-63", "quiet": True, "json": True}
+    assert (tmp_path / "q" / "run.json").exists()
+
+
+def test_the_settings_of_quickstart_exist(kaffee):
+    assert kaffee("fit", "--print-config", *sets(*quickstart_command.SETTINGS)).exit_code == 0

@@ -1,0 +1,244 @@
+"""Records on disk: atomic, checked, never executed."""
+
+import hashlib
+import json
+import os
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+from kaffee import store
+from kaffee.errors import CheckpointError, KaffeeError
+from kaffee.store import read_json, read_record, write_atomically, write_json, write_record
+
+ARRAYS = {"a": np.arange(6.0, dtype=np.float32).reshape(2, 3), "b": np.array(3, np.int32)}
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def forge(folder, meta, content=None, name="r"):
+    """A record whose checksums fit, as an attacker would write it."""
+    if content is not None:
+        (folder / meta["arrays"]["file"]).write_bytes(content)
+        meta["arrays"]["sha256"] = hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+    (folder / f"{name}.json").write_text(json.dumps({**meta, "sha256": digest}))
+
+
+# --- single files ---
+
+
+def test_a_file_is_created_with_its_folder_and_replaced(tmp_path):
+    path = tmp_path / "new" / "folder" / "x.bin"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert files(path.parent) == ["x.bin"]
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path):
+    write_atomically(tmp_path / "ours", b"")
+    (tmp_path / "theirs").write_bytes(b"")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, SystemExit])
+def test_a_crash_while_writing_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch, failure):
+    path = tmp_path / "x"
+    write_atomically(path, b"old")
+
+    def crash(*_):
+        raise failure
+
+    monkeypatch.setattr(store.os, "fsync", crash)
+    with pytest.raises(failure):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert files(tmp_path) == ["x"]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.os, "replace", full)
+    with pytest.raises(KaffeeError, match=r"x cannot be written \(No space left on device\)"):
+        write_atomically(tmp_path / "x", b"new")
+    assert files(tmp_path) == []
+
+
+def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KaffeeError, match="cannot be written"):
+        write_atomically(tmp_path / "file" / "x", b"")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": {1, 2}}, np.float32(1.0)])
+def test_what_is_not_json_is_refused_and_nothing_is_written(tmp_path, value):
+    with pytest.raises(CheckpointError, match="cannot be written as JSON"):
+        write_json(tmp_path / "x.json", {"value": value})
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a readable thing"),
+        (b'{"a": 1', "not a readable thing"),
+        (b"\xff\xfe{}", "not a readable thing"),
+        (b"[" * 100_000, "not a readable thing"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "not a readable thing"),
+        (b"[1, 2]", "holds list instead of a JSON object; it is no thing"),
+        (b"null", "holds NoneType"),
+    ],
+)
+def test_unreadable_json_is_a_clear_error(tmp_path, content, message):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        read_json(tmp_path / "x.json", "thing")
+
+
+def test_missing_json_is_a_clear_error(tmp_path):
+    with pytest.raises(CheckpointError, match="There is no thing at .*x.json"):
+        read_json(tmp_path / "x.json", "thing")
+    with pytest.raises(CheckpointError, match="not a readable thing"):
+        read_json(tmp_path, "thing")
+
+
+# --- records ---
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((1, 1), np.float32),
+        np.array(2.5),
+        np.zeros((0, 3)),
+        np.arange(12.0).reshape(3, 4).T,
+        np.arange(10)[::2],
+        np.array([np.nan, np.inf, -0.0]),
+        np.array([True, False]),
+        np.array(-7, np.int32),
+    ],
+    ids=str,
+)
+def test_arrays_come_back_bit_for_bit(tmp_path, array):
+    write_record(tmp_path, "r", {"x": array}, {})
+    back = read_record(tmp_path, "r", "thing")[0]["x"]
+    assert back.shape == array.shape
+    assert back.dtype == array.dtype
+    assert back.tobytes() == np.ascontiguousarray(array).tobytes()
+
+
+def test_metadata_come_back_and_old_arrays_go(tmp_path):
+    write_record(tmp_path, "r", ARRAYS, {"n": 1})
+    write_record(tmp_path, "r", {"a": np.zeros(1)}, {"n": 2, "deep": {"x": [1, None, "ü"], "5": 0.1}})
+    write_record(tmp_path, "other", ARRAYS, {})
+    arrays, meta = read_record(tmp_path, "r", "thing")
+    assert meta["n"] == 2
+    assert meta["deep"] == {"x": [1, None, "ü"], "5": 0.1}
+    assert list(arrays) == ["a"]
+    assert len(files(tmp_path)) == 4
+
+
+def test_the_same_content_twice_keeps_its_file(tmp_path):
+    for _ in range(2):
+        write_record(tmp_path, "r", ARRAYS, {})
+    assert len(files(tmp_path)) == 2
+    assert set(read_record(tmp_path, "r", "thing")[0]) == {"a", "b"}
+
+
+def test_a_crash_between_arrays_and_json_leaves_the_old_record(tmp_path, monkeypatch):
+    write_record(tmp_path, "r", ARRAYS, {"n": 1})
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "write_json", crash)
+    with pytest.raises(KeyboardInterrupt):
+        write_record(tmp_path, "r", {"a": np.ones(3)}, {"n": 2})
+    arrays, meta = read_record(tmp_path, "r", "thing")
+    assert meta["n"] == 1
+    np.testing.assert_array_equal(arrays["a"], ARRAYS["a"])
+
+
+def test_indentation_is_not_damage(tmp_path):
+    path = write_record(tmp_path, "r", ARRAYS, {"n": 1})
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    assert read_record(tmp_path, "r", "thing")[1]["n"] == 1
+
+
+def test_an_edited_value_is_damage(tmp_path):
+    path = write_record(tmp_path, "r", ARRAYS, {"n": 1})
+    path.write_text(path.read_text().replace('"n": 1', '"n": 2'))
+    with pytest.raises(CheckpointError, match="does not fit its own checksum"):
+        read_record(tmp_path, "r", "thing")
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8, 50, -1])
+def test_truncated_arrays_are_a_clear_error(tmp_path, cut):
+    write_record(tmp_path, "r", ARRAYS, {})
+    path = next(tmp_path.glob("r-*"))
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(CheckpointError, match="damaged, truncated or exchanged"):
+        read_record(tmp_path, "r", "thing")
+
+
+def test_missing_arrays_are_a_clear_error(tmp_path):
+    write_record(tmp_path, "r", ARRAYS, {})
+    next(tmp_path.glob("r-*")).unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_record(tmp_path, "r", "thing")
+
+
+@pytest.mark.parametrize("file", ["../secret", "/etc/passwd", "../../etc/passwd", "..", "", ".", "a\0b", "\ud800"])
+def test_no_name_leads_out_of_the_folder(tmp_path, file):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(b"secret")
+    forge(folder, {"arrays": {"file": file, "sha256": hashlib.sha256(b"secret").hexdigest()}})
+    with pytest.raises(CheckpointError, match="cannot be read|impossible array file"):
+        read_record(folder, "r", "thing")
+
+
+@pytest.mark.parametrize("entry", [None, [], "x", {}, {"file": 3}, {"file": None}])
+def test_a_record_without_arrays_is_foreign(tmp_path, entry):
+    forge(tmp_path, {"arrays": entry})
+    with pytest.raises(CheckpointError, match="does not name an array file"):
+        read_record(tmp_path, "r", "thing")
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("exploded",)
+
+
+def safetensors_header(header, data=b""):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"garbage",
+        pickle.dumps(Bomb()),
+        struct.pack("<Q", 2**62) + b"{}",
+        safetensors_header({"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}),
+        safetensors_header({"a": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}, b"\0\0"),
+        safetensors_header({"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}, b"\0"),
+        safetensors_header({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"\0" * 4),
+    ],
+    ids=["empty", "garbage", "pickle", "huge header", "huge array", "bfloat16", "float8", "negative"],
+)
+def test_hostile_arrays_with_a_fitting_checksum_are_clear_errors(tmp_path, monkeypatch, content):
+    monkeypatch.chdir(tmp_path)
+    forge(tmp_path, {"arrays": {"file": "x.safetensors"}}, content)
+    with pytest.raises(CheckpointError, match="not a safetensors file|does not write"):
+        read_record(tmp_path, "r", "thing")
+    assert not (tmp_path / "exploded").exists()

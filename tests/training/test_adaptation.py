@@ -1,0 +1,115 @@
+"""Adaptation: what each method trains, where windows start, and B through automatic differentiation."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import LATENT, OBSERVED, gappy_series, same_arrays, small_model, standard_series
+
+from kaffee.data import Scaler
+from kaffee.errors import ConfigError, DataError
+from kaffee.methods import FROZEN_CORE, KAFFEE
+from kaffee.training.adaptation import Adaptation, adapt, latent_states, nll_objective
+from kaffee.training.loop import Schedule
+from kaffee.training.optimiser import Optimiser
+from kaffee.training.sampling import training_windows
+
+OPTIMISER = Optimiser("adam", 1e-2, clip_norm=2.0)
+SCHEDULE = Schedule(6, batch_size=4, report_every=3, save_every=3)
+B = np.array([[1.0, 0.5, 0.0, 0.0], [0.0, 1.0, 0.0, -0.5]])
+
+
+def small(**options):
+    return Adaptation(scored=5, burn_in=2, optimiser=OPTIMISER, schedule=SCHEDULE, **options)
+
+
+def test_the_frozen_core_is_bit_identical_and_the_shell_is_not():
+    model = small_model()
+    trained = adapt(model, standard_series(), FROZEN_CORE, small(), seed=0)
+    assert same_arrays(trained.model.core, model.core)
+    assert same_arrays(trained.model.embedding, model.embedding)
+    assert not same_arrays(trained.model.shell, model.shell)
+
+
+def test_kaffee_trains_core_and_shell_under_straight_through_gates():
+    model = small_model()
+    trained = adapt(model, standard_series(), KAFFEE, small(), seed=0)
+    assert trained.model.core.gate == "straight_through"
+    assert not same_arrays(trained.model.core, model.core)
+    assert not same_arrays(trained.model.shell, model.shell)
+    assert same_arrays(trained.model.embedding, model.embedding)
+    assert np.isfinite(trained.losses).all()
+    assert str(trained) == "6 updates, 0 skipped"
+
+
+def test_training_B_goes_through_autodiff_and_moves_it():
+    model = small_model(B=B)
+    parts = ("shell", "observation")
+    assert nll_objective(model, standard_series(), KAFFEE, small(), parts).gradient == "autodiff"
+    assert nll_objective(model, standard_series(), KAFFEE, small(), ("core", "shell")).gradient == "adjoint"
+    trained = adapt(model, standard_series(), KAFFEE, small(), seed=0, parts=parts)
+    assert not same_arrays(trained.model.observation, model.observation)
+    assert same_arrays(trained.model.core, model.core)
+
+
+def test_forced_states_agree_with_a_plain_loop_over_gappy_recordings():
+    series = gappy_series()
+    series = series.standardised(Scaler.fit(series))
+    model = small_model()
+    found = np.asarray(latent_states(model, series))
+    assert found.shape == (series.num_steps, LATENT)
+    E, row = np.asarray(model.embedding), 0
+    for recording in series.recordings:
+        z = E @ np.nan_to_num(recording[0])
+        z[:OBSERVED] = np.nan_to_num(recording[0])
+        np.testing.assert_allclose(found[row], z, rtol=1e-4, atol=1e-5)
+        for t in range(1, len(recording)):
+            z = np.array(model.core(jnp.asarray(z, jnp.float32)))
+            z[:OBSERVED] = np.where(np.isnan(recording[t]), z[:OBSERVED], recording[t])
+            np.testing.assert_allclose(found[row + t], z, rtol=1e-4, atol=1e-5)
+        row += len(recording)
+
+
+def test_a_forced_start_takes_the_states_of_the_windows_that_were_drawn():
+    model, series = small_model(), standard_series()
+    objective = nll_objective(model, series, KAFFEE, small(start="forced"), ("shell",))
+    embedded = nll_objective(model, series, KAFFEE, small(), ("shell",))
+    batch = training_windows(series, 8).take([3, 17, 0, 50])
+    loss = eqx.filter_jit(lambda objective, model: objective(model, batch).loss)
+    states = latent_states(model, series)
+    np.testing.assert_array_equal(objective.latent, states)
+    # The observed coordinates of a forced state are the data, so only the hidden ones can make a difference.
+    np.testing.assert_allclose(states[batch.starts, :OBSERVED], batch.observations[:, 0], rtol=1e-6)
+    assert float(loss(objective, model)) != float(loss(embedded, model))
+    # With hidden coordinates at zero on both ways, both losses are the same.
+    no_embedding = model.replace(embedding=jnp.zeros((LATENT, OBSERVED)))
+    no_states = eqx.tree_at(lambda o: o.latent, objective, jnp.zeros_like(states))
+    np.testing.assert_allclose(loss(no_states, model), loss(embedded, no_embedding), rtol=1e-6)
+    trained = adapt(model, series, KAFFEE, small(start="forced"), seed=0)
+    assert np.isfinite(trained.losses).all()
+    assert trained.losses[0] != adapt(model, series, KAFFEE, small(), seed=0).losses[0]
+
+
+def test_data_shorter_than_a_window_are_a_clear_error():
+    with pytest.raises(DataError, match="has 7 steps, but a window needs 8"):
+        adapt(small_model(), standard_series(7), KAFFEE, small(), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scored": 0}, "needs scored >= 1 and burn_in >= 0, not 0 and 8"),
+        ({"scored": -4}, "scored >= 1"),
+        ({"burn_in": -1}, "burn_in >= 0, not 32 and -1"),
+        ({"segment": 0}, r"segment must divide burn_in \+ scored = 40; 0 does not"),
+        ({"segment": -4}, "segment must divide"),
+        ({"segment": 7}, "segment must divide"),
+    ],
+)
+def test_absurd_windows_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Adaptation(**options)
+
+
+def test_the_default_window_may_be_cut_into_segments():
+    assert Adaptation(segment=8).segment == 8
