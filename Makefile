@@ -31,7 +31,7 @@ types: .venv/.dev
 	$(BIN)/mypy
 
 unit: .venv/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test: lint types unit
 

@@ -9,7 +9,7 @@ Reverse step for one window, bars are cotangents, Pb symmetric, w the cotangent 
 
 dP+ with respect to P- is A dP A' because the gain's own variation cancels at the optimal gain. A differs from the
 identity only in what B sees, so all of this is O(M^2 N); the only M^3 products are those of the core: two forward,
-three backward. Without assimilation K = 0. The jitter, c tr(S)/n on the observed diagonal, is differentiated too.
+three backward. Without assimilation K = 0. The jitter, c S_jj on the diagonal, is differentiated too.
 """
 
 from typing import Any, NamedTuple
@@ -77,10 +77,8 @@ def pull_back_update(
         top = 0.5 * observation.extend_columns(R_bar)
         variance_bar = jnp.diagonal(R_bar, axis1=1, axis2=2)
     variance_bar = variance_bar * present
-    # The jitter adds c * mean(diag S) to every observed variance.
-    count = jnp.maximum(jnp.sum(present, axis=1), 1.0)
-    jitter_bar = relative_jitter(zb.dtype) / count * jnp.sum(variance_bar, axis=1)
-    spread = present * jitter_bar[:, None]
+    # The jitter adds its share of every observed variance to that variance.
+    spread = relative_jitter(zb.dtype) * variance_bar
     half = 0.5 * jnp.eye(present.shape[1], dtype=zb.dtype) * spread[:, None, :]
     lifted = observation.lift_rows(top + observation.extend_columns(half))
     mean_bar = updated - observation.lift(weight[:, None] * u)
@@ -146,14 +144,14 @@ def _backward(
     observations: Observations,
 ) -> Dynamics:
     with_core = any(jax.tree.leaves(perturbed.core))
-    final = dynamics.initial
-    weights = jnp.zeros(observations.x.shape[:2], final.mean.dtype) if terms_bar.nll is None else terms_bar.nll
+    initial = dynamics.initial
+    weights = jnp.zeros(observations.x.shape[:2], initial.mean.dtype) if terms_bar.nll is None else terms_bar.nll
     mean_bar, covariance_bar = terms_bar.final
     arrays = eqx.filter(dynamics.core, eqx.is_inexact_array)
     start = Cotangents(
         Belief(
-            jnp.zeros_like(final.mean) if mean_bar is None else mean_bar,
-            jnp.zeros_like(final.covariance) if covariance_bar is None else symmetrise(covariance_bar),
+            jnp.zeros_like(initial.mean) if mean_bar is None else mean_bar,
+            jnp.zeros_like(initial.covariance) if covariance_bar is None else symmetrise(covariance_bar),
         ),
         jax.tree.map(jnp.zeros_like, arrays) if with_core else None,
         jnp.zeros_like(dynamics.process_variance),

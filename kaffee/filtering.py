@@ -44,7 +44,8 @@ class Filtered(NamedTuple):
 
 
 def _marginal_variance(covariance: Float[Array, "R K K"]) -> Float[Array, "R K"]:
-    return jnp.diagonal(covariance, axis1=-2, axis2=-1)
+    # Rounding may leave a variance that is zero in exact arithmetic a hair below.
+    return jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
 
 
 @eqx.filter_jit
@@ -62,7 +63,7 @@ def run_filter(
     recursion = recursion or Recursion()
     if initial is None:
         start = model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0))
-        initial, x, mask = initial_belief(model, start), x[:, 1:], mask[:, 1:]
+        initial, x, mask = initial_belief(model, start, anchored=mask[:, 0]), x[:, 1:], mask[:, 1:]
     observations = observations_of(x, mask, model.observation)
     dynamics = dynamics_of(model, initial)
     noise = dynamics.observation_variance

@@ -11,6 +11,7 @@ from kaffee.checkpoint import Reconstruction
 from kaffee.config import to_dict
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
+from kaffee.errors import KaffeeError
 from kaffee.methods import get_method
 from kaffee.provenance import versions
 from kaffee.settings import FitSettings
@@ -153,6 +154,8 @@ def fit(
     )
 
     def finish_prior(trained: Trained) -> Reconstruction:
+        if not trained.completed:
+            raise KaffeeError(f"Pretraining: {trained}.")
         prior = initialise_shell(
             trained.model,
             standard,

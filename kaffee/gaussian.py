@@ -48,7 +48,7 @@ class Innovation(NamedTuple):
 
 
 def relative_jitter(dtype: Any) -> float:
-    """The jitter's share of the mean innovation variance, for a floating-point type."""
+    """The jitter's share of each innovation variance, for a floating-point type."""
     return RELATIVE_JITTER[jnp.dtype(dtype).name]
 
 
@@ -62,9 +62,8 @@ def innovation_covariance(
     BP = present[:, :, None] * observation.rows(covariance)
     BPB = observation.columns(BP) * present[:, None, :]
     variances = jnp.diagonal(BPB, axis1=1, axis2=2) + present * observation_variance
-    mean_variance = jnp.sum(variances, axis=1) / jnp.maximum(jnp.sum(present, axis=1), 1.0)
-    jitter = relative_jitter(covariance.dtype) * mean_variance
-    diagonal = present * (observation_variance + jitter[:, None]) + (1.0 - present)
+    jitter = relative_jitter(covariance.dtype) * variances
+    diagonal = present * observation_variance + jitter + (1.0 - present)
     return BP, BPB + jnp.eye(present.shape[1], dtype=covariance.dtype) * diagonal[:, None, :]
 
 
@@ -90,7 +89,7 @@ def innovate(
 
 
 def assimilate(belief: Belief, innovation: Innovation) -> Belief:
-    """The filtered belief (Eqs. kf_update_mean and kf_update_cov), symmetric by construction."""
+    """The filtered belief (Eqs. kf_update_mean and kf_update_cov), as symmetric as the predicted one."""
     C = innovation.projected
     # The barrier keeps the transpose a plain array: without it the product takes a slow path on CPUs.
     Ct = lax.optimization_barrier(C.mT)

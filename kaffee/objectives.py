@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from kaffee.adjoint import adjoint_terms
+from kaffee.errors import ConfigError
 from kaffee.gaussian import Belief
 from kaffee.recursion import Dynamics, Observations, Recursion, Terms, observations_of, scan_terms
 from kaffee.ssm import StateSpaceModel
@@ -27,10 +28,20 @@ class Score(NamedTuple):
     faults: Int[Array, "T W"]
 
 
-def initial_belief(model: StateSpaceModel, mean: Float[Array, "W M"]) -> Belief:
-    """N(mean, Gamma): where a window starts (algorithm 1)."""
+def initial_belief(
+    model: StateSpaceModel, mean: Float[Array, "W M"], anchored: Bool[Array, "W N"] | None = None
+) -> Belief:
+    """N(mean, Gamma): where a window starts (algorithm 1).
+
+    Args:
+        anchored: Which entries of the first row were observed. What was not is only known to lie where the data lie: it
+            gets their variance, 1 in standardised units, on top.
+    """
     Gamma = jnp.diag(model.shell.process_variance())
-    return Belief(mean, jnp.broadcast_to(Gamma, (mean.shape[0], *Gamma.shape)))
+    covariance = jnp.broadcast_to(Gamma, (mean.shape[0], *Gamma.shape))
+    if anchored is not None:
+        covariance = covariance + model.observation.spread(1.0 - anchored.astype(mean.dtype))
+    return Belief(mean, covariance)
 
 
 def dynamics_of(model: StateSpaceModel, initial: Belief) -> Dynamics:
@@ -54,7 +65,6 @@ def run_terms(
             O(T / segment + segment) instead of O(T). Must divide the number of steps.
     """
     if gradient == "adjoint":
-        # The adjoint is exact in all but B, which the paper holds fixed; train B through "autodiff".
         observations = observations._replace(observation=jax.lax.stop_gradient(observations.observation))
         run: Callable[[Dynamics, Recursion, Observations], Terms] = adjoint_terms
     else:
@@ -63,7 +73,7 @@ def run_terms(
         return run(dynamics_of(model, initial), recursion, observations)
     num_steps = observations.x.shape[0]
     if num_steps % segment:
-        raise ValueError(f"segment = {segment} does not divide the window of {num_steps} steps.")
+        raise ConfigError(f"segment = {segment} does not divide the window of {num_steps} steps.")
 
     @jax.checkpoint
     def one(belief: Belief, part: tuple[Array, Array]) -> tuple[Belief, tuple[Array, Array]]:
@@ -101,7 +111,16 @@ def window_nll(
 
     Args:
         start: Latent states zbar_{t0}; the embedding of the first row by default.
+        gradient: "adjoint" is hand-derived and does not reach B nor the data; "autodiff" reaches everything.
     """
+    if not 0 <= burn_in < x.shape[1] - 1:
+        raise ConfigError(
+            f"A window of {x.shape[1]} rows has {x.shape[1] - 1} steps after its first row; burn_in = {burn_in} must "
+            "not be negative and must leave at least one of them to score."
+        )
+    if gradient == "adjoint":
+        # The adjoint is exact in all but B, which the paper holds fixed; train B through "autodiff".
+        model = model.replace(observation=jax.lax.stop_gradient(model.observation))
     anchor = model.observation
     first, first_mask = jnp.where(mask[:, 0], x[:, 0], 0.0), mask[:, 0]
     if start is None:
@@ -109,6 +128,7 @@ def window_nll(
     else:
         start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
     observations = observations_of(x[:, 1:], mask[:, 1:], anchor)
-    terms = run_terms(model, initial_belief(model, start), observations, recursion, gradient=gradient, segment=segment)
+    initial = initial_belief(model, start, anchored=first_mask)
+    terms = run_terms(model, initial, observations, recursion, gradient=gradient, segment=segment)
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)
     return Score(jnp.sum(terms.nll[burn_in:]) / jnp.maximum(count, 1.0), terms.faults)

@@ -50,6 +50,10 @@ class ObservationMap(eqx.Module):
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         """The nearest state to z that is observed as x: z + B^+ (x - B z); identity teacher forcing."""
 
+    @abstractmethod
+    def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
+        """B^+ diag(variance) B^+': the latent covariance that these variances of the observation stand for."""
+
     def lift(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         """B' x."""
         return self.extend_columns(x[..., None, :])[..., 0, :]
@@ -99,6 +103,9 @@ class Projection(ObservationMap):
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         return jnp.concatenate([x, z[..., self.num_observed :]], axis=-1)
 
+    def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
+        return self.lift(variance)[..., None] * jnp.eye(self.latent_dim, dtype=variance.dtype)
+
 
 class LinearObservation(ObservationMap):
     """Any matrix B of full row rank."""
@@ -137,3 +144,7 @@ class LinearObservation(ObservationMap):
 
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         return z + (x - self.observe(z)) @ jnp.linalg.pinv(self.B).T
+
+    def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
+        inverse = jnp.linalg.pinv(self.B)
+        return (inverse * variance[..., None, :]) @ inverse.T

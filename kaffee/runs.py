@@ -35,6 +35,11 @@ class RunFolder:
     def exists(self) -> bool:
         return (self.path / "run.json").exists()
 
+    @property
+    def started(self) -> bool:
+        """Whether there is anything to continue: a run that was refused at its start is no run."""
+        return self.exists and any(self.path.glob("*/training.json"))
+
     def open(self, settings: FitSettings, data: Mapping[str, Any]) -> None:
         """Start a run here, or check that the one that is here is the same.
 
@@ -45,13 +50,14 @@ class RunFolder:
         if self.exists:
             earlier = self.record()
             changes = differences(record, {key: earlier.get(key) for key in record})
-            if changes:
+            if changes and self.started:
                 raise CheckpointError(
                     f"{self.path} holds another run ({'; '.join(changes)}). Choose another folder, or delete it."
                 )
-            return
+            if not changes:
+                return
         # A process that was killed may leave a hidden file of its first write.
-        if self.path.exists() and (not self.path.is_dir() or list(self.path.glob("[!.]*"))):
+        elif self.path.exists() and (not self.path.is_dir() or list(self.path.glob("[!.]*"))):
             raise CheckpointError(f"{self.path} exists and is not a run of kaffee. Choose another folder.")
         write_json(
             self.path / "run.json",

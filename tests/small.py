@@ -1,4 +1,4 @@
-"""Small data, settings and fits that several test files share; always the same shapes, since compiling takes the time."""
+"""Small data, settings and fits that several test files share; the same shapes everywhere, since compiling is slow."""
 
 from functools import cache
 

@@ -53,7 +53,7 @@ def test_another_shape_is_an_error():
 
 @pytest.mark.parametrize("dtype", [np.int32, np.complex64, bool])
 def test_another_kind_of_number_is_an_error(dtype):
-    with pytest.raises(CheckpointError, match="a is of type .* but should be float32"):
+    with pytest.raises(CheckpointError, match=r"a is of type .* but should be float32"):
         fill_arrays(TREE, named_arrays(TREE) | {"a": np.ones((1, 1), dtype)}, "here")
 
 

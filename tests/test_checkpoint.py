@@ -99,7 +99,10 @@ def test_a_general_B_comes_back(tmp_path):
 
 def test_a_model_of_one_coordinate_keeps_its_axes(tmp_path):
     one = StateSpaceModel(
-        Linear(jnp.full((1, 1), 0.5), jnp.zeros(1)), Shell(jnp.zeros(1), jnp.zeros(1)), Projection(1, 1), jnp.ones((1, 1))
+        Linear(jnp.full((1, 1), 0.5), jnp.zeros(1)),
+        Shell(jnp.zeros(1), jnp.zeros(1)),
+        Projection(1, 1),
+        jnp.ones((1, 1)),
     )
     back = load(Reconstruction(one, Scaler.identity(1)).save(tmp_path)).model
     assert back.core.A.shape == back.embedding.shape == (1, 1)
@@ -369,7 +372,10 @@ def test_another_process_loads_the_same_model(tmp_path):
     """No state of this process is needed, such as a registered class."""
     original = wrap(CORES["mlp"]())
     original.save(tmp_path)
-    script = "import sys, kaffee, numpy as np; m = kaffee.load(sys.argv[1]).model; print(np.asarray(m.core.weights[1]).tobytes().hex())"
+    script = (
+        "import sys, kaffee, numpy as np; core = kaffee.load(sys.argv[1]).model.core; "
+        "print(np.asarray(core.weights[1]).tobytes().hex())"
+    )
     done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == np.asarray(original.model.core.weights[1]).tobytes().hex()

@@ -94,7 +94,9 @@ def test_a_reference_with_gaps_is_compared_by_its_complete_rows():
 
 
 @pytest.mark.parametrize(
-    "reference", [np.zeros((0, 2)), rotation(3), np.ones((50, 2)), np.full((50, 2), NAN)], ids=["none", "3", "same", "nan"]
+    "reference",
+    [np.zeros((0, 2)), rotation(3), np.ones((50, 2)), np.full((50, 2), NAN)],
+    ids=["none", "3", "same", "nan"],
 )
 def test_a_reference_that_says_nothing_gives_nan(reference):
     assert np.isnan(compare_runs(reference, rotation(50))).all()
@@ -120,7 +122,9 @@ def stuck():
     return values
 
 
-@pytest.mark.parametrize("values", [scattered(), stuck(), rotation(40)[:1], rotation(40)[:2]], ids=["gaps", "stuck", "1", "2"])
+@pytest.mark.parametrize(
+    "values", [scattered(), stuck(), rotation(40)[:1], rotation(40)[:2]], ids=["gaps", "stuck", "1", "2"]
+)
 def test_poor_held_out_data_give_nan_and_not_a_crash(values):
     found = check(MODEL, Series.from_arrays(values))
     assert np.isnan(found.d_stsp_core)

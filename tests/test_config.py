@@ -1,5 +1,6 @@
 """Settings from TOML and `--set`: types are checked, unknown keys are errors with a suggestion."""
 
+import contextlib
 import dataclasses
 import json
 from typing import Literal
@@ -98,7 +99,7 @@ def test_what_does_not_fit_is_a_clear_error(text, message):
 
 
 def test_an_unknown_key_in_a_nested_table_is_an_error():
-    with pytest.raises(ConfigError, match="Unknown setting 'pretraining.schedule.num_update'. Did you mean"):
+    with pytest.raises(ConfigError, match=r"Unknown setting 'pretraining.schedule.num_update'. Did you mean"):
         update(FitSettings(), {"pretraining": {"schedule": {"num_update": 3}}})
 
 
@@ -140,12 +141,8 @@ def test_any_values_come_back_from_toml(tmp_path_factory, number, count, name):
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(st.text())
 def test_no_text_is_worse_than_a_clear_error(text):
-    try:
-        found = override(Outer(), [text])
-    except ConfigError as error:
-        assert str(error)
-    else:
-        assert isinstance(found, Outer)
+    with contextlib.suppress(ConfigError):
+        assert isinstance(override(Outer(), [text]), Outer)
 
 
 @pytest.mark.parametrize(

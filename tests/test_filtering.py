@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from models import LATENT, MAPS, OBSERVED, WINDOWS, make_data, make_model, matrix_of, textbook_filter
 
-from kaffee.cores import ALRNN, Custom
+from kaffee.cores import ALRNN, Custom, Linear
 from kaffee.filtering import run_filter
 from kaffee.gaussian import Belief
-from kaffee.observation import Projection
+from kaffee.observation import LinearObservation, Projection
 from kaffee.shell import Shell
 from kaffee.ssm import StateSpaceModel
 from kaffee.systems import get_system, simulate
@@ -151,3 +151,22 @@ def test_two_rows_are_one_step(x64):
     result = run_filter(model, x, mask)
     assert result.nll.shape == (WINDOWS, 1)
     assert result.predicted_mean.shape == (WINDOWS, 1, OBSERVED)
+
+
+def test_unobserved_entries_of_the_first_row_start_as_wide_as_the_data(x64):
+    """An anchor that was not seen is not an anchor: the first steps must not be certain of it."""
+    core = Linear(0.9 * jnp.eye(3), jnp.zeros(3))
+    model = StateSpaceModel.create(core, 2, key=jax.random.key(0), dtype=jnp.float64)
+    x = jnp.full((1, 4, 2), 1.5)
+    seen = jnp.ones(x.shape, bool)
+    hidden = seen.at[0, 0, 1].set(False)
+    complete, incomplete = run_filter(model, x, seen), run_filter(model, x, hidden)
+    assert float(incomplete.predicted_std[0, 0, 1]) > 0.9
+    np.testing.assert_allclose(incomplete.predicted_std[0, 0, 0], complete.predicted_std[0, 0, 0], rtol=1e-12)
+    assert float(incomplete.nll[0, 0]) < 3.0
+
+
+def test_a_general_map_spreads_what_the_projection_spreads(x64):
+    variance = jnp.array([[0.5, 2.0]])
+    projection, matrix = Projection(2, 4), LinearObservation(jnp.eye(2, 4))
+    np.testing.assert_allclose(projection.spread(variance), matrix.spread(variance), atol=1e-12)

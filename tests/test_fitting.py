@@ -7,7 +7,7 @@ from small import DT, gappy_fit, gappy_series, rotation, same_arrays, small_sett
 
 from kaffee.config import override
 from kaffee.data import Scaler, Series
-from kaffee.errors import ConfigError, DataError
+from kaffee.errors import ConfigError, DataError, KaffeeError
 from kaffee.fitting import NoStore, fit
 from kaffee.settings import FitSettings
 from kaffee.training.loop import Watcher
@@ -147,6 +147,17 @@ def test_the_frozen_core_is_that_of_the_prior():
     assert not same_arrays(prior.shell, fitted.shell)
     # The method is decided after pretraining: its prior is that of any other.
     assert same_arrays(prior, gappy_fit().prior.reconstruction.model)
+
+
+def test_pretraining_that_cannot_recover_stops_with_its_reason_and_stays_stopped():
+    store = Memory()
+    wild = small_settings("pretraining.optimiser.learning_rate=1e30", "pretraining.schedule.patience=2")
+    for _ in range(2):
+        with pytest.raises(
+            KaffeeError, match=r"Pretraining: 4 updates, 3 skipped; the run could not recover and stopped: "
+        ):
+            fit(gappy_series(), wild, store=store)
+    assert store.stages == {}
 
 
 @pytest.mark.parametrize(

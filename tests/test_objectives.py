@@ -20,8 +20,12 @@ from models import (
     textbook_filter,
 )
 
+from kaffee.cores import Linear
+from kaffee.errors import ConfigError
 from kaffee.objectives import initial_belief, window_nll
+from kaffee.observation import LinearObservation
 from kaffee.recursion import Recursion
+from kaffee.ssm import StateSpaceModel
 
 FILTER, OPEN_LOOP = Recursion(), Recursion(assimilate=False)
 BURN_IN = 3
@@ -44,10 +48,16 @@ def textbook_terms(model, x, mask, starts, recursion):
     """NLL of every step (W, T) by the textbook filter."""
     Gamma, Lambda = np.diag(model.shell.process_variance()), np.diag(model.shell.observation_variance())
     B = matrix_of(model.observation)
+    inverse = np.linalg.pinv(B)
+
+    def first_covariance(seen):
+        return Gamma + inverse @ np.diag(1.0 - np.asarray(seen, float)) @ inverse.T
+
     return np.stack(
         [
             textbook_filter(
-                *(model.core, model.core.jacobian, B, Gamma, Lambda, start, Gamma, x_w[1:], mask_w[1:]),
+                *(model.core, model.core.jacobian, B, Gamma, Lambda, start, first_covariance(mask_w[0])),
+                *(x_w[1:], mask_w[1:]),
                 assimilate=recursion.assimilate,
                 transport=recursion.transport,
             )[0]
@@ -127,11 +137,12 @@ def test_given_start_is_forced_onto_the_first_row(observation, x64):
     assert float(loss(model, x, mask, start=jnp.asarray(zbar))) == pytest.approx(expected, rel=1e-10)
 
 
-def test_missing_first_row_starts_at_the_mean_of_the_data(x64):
+def test_missing_first_row_starts_at_the_mean_of_the_data_with_its_spread(x64):
     model, (x, mask) = make_model("smooth"), make_data(missing=0.0)
-    absent = loss(model, x.at[:, 0].set(jnp.nan), mask.at[:, 0].set(False))
-    zero = loss(model, x.at[:, 0].set(0.0), mask)
-    assert float(absent) == float(zero)
+    x, mask = x.at[:, 0].set(jnp.nan), mask.at[:, 0].set(False)
+    starts = model.embed(jnp.zeros_like(x[:, 0]))
+    expected = textbook_terms(model, x, mask, starts, FILTER)[:, BURN_IN:].mean() / OBSERVED
+    assert float(loss(model, x, mask)) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.fixture
@@ -166,8 +177,8 @@ def test_segments_change_memory_only(reference_gradient):
 
 def test_segment_must_divide_the_window(x64):
     model, (x, mask) = make_model("smooth"), make_data()
-    with pytest.raises(ValueError, match="segment = 2 does not divide the window of 7 steps"):
-        window_nll(model, x, mask, FILTER, segment=2)
+    with pytest.raises(ConfigError, match="segment = 2 does not divide the window of 7 steps"):
+        window_nll(model, x, mask, FILTER, burn_in=BURN_IN, segment=2)
 
 
 def test_junk_in_missing_entries_changes_neither_value_nor_gradient(reference_gradient):
@@ -192,3 +203,27 @@ def test_initial_belief_is_gamma(x64):
     belief = initial_belief(model, jnp.ones((2, LATENT)))
     np.testing.assert_array_equal(belief.covariance[1], np.diag(model.shell.process_variance()))
     assert belief.covariance.shape == (2, LATENT, LATENT)
+
+
+@pytest.mark.parametrize("burn_in", [-1, 3, 8])
+def test_a_window_with_nothing_to_score_is_an_error(burn_in):
+    model = StateSpaceModel.create(Linear(jnp.eye(2), jnp.zeros(2)), 1, key=jax.random.key(0))
+    x = jnp.zeros((1, 4, 1))
+    with pytest.raises(ConfigError, match="burn_in"):
+        window_nll(model, x, jnp.ones(x.shape, bool), Recursion(), burn_in=burn_in)
+
+
+def test_the_adjoint_leaves_the_observation_map_alone(x64):
+    """A partial gradient of B would be worse than none."""
+    B = LinearObservation(jnp.array([[1.0, 0.2]]))
+    model = StateSpaceModel.create(
+        Linear(0.9 * jnp.eye(2), jnp.zeros(2)), 1, key=jax.random.key(0), observation=B, dtype=jnp.float64
+    )
+    x = jnp.linspace(0.0, 1.0, 6).reshape(1, 6, 1)
+    mask = jnp.ones(x.shape, bool)
+
+    def gradient(kind):
+        return eqx.filter_grad(lambda m: window_nll(m, x, mask, Recursion(), burn_in=0, gradient=kind).loss)(model)
+
+    assert jnp.all(gradient("adjoint").observation.B == 0)
+    assert jnp.any(gradient("autodiff").observation.B != 0)

@@ -39,11 +39,18 @@ def test_the_same_command_opens_it_again_and_settings_come_back(tmp_path):
     assert opened(tmp_path).settings() == small_settings()
 
 
+def test_a_run_that_saved_nothing_may_be_started_differently(tmp_path):
+    opened(tmp_path)
+    assert opened(tmp_path, small_settings("seed=5")).settings().seed == 5
+
+
 def test_other_settings_or_data_are_another_run_and_named(tmp_path):
     opened(tmp_path)
+    (tmp_path / "prior").mkdir()
+    (tmp_path / "prior" / "training.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"holds another run \(settings.seed: 0 before, 5 now\). Choose another"):
         opened(tmp_path, small_settings("seed=5"))
-    with pytest.raises(CheckpointError, match="data.fingerprint: 'abc' before, 'xyz' now"):
+    with pytest.raises(CheckpointError, match=r"data.fingerprint: 'abc' before, 'xyz' now"):
         opened(tmp_path, data={**DATA, "fingerprint": "xyz"})
 
 

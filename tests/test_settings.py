@@ -68,7 +68,7 @@ def test_the_latent_dimension(settings, num_observed, expected):
 
 
 def test_fewer_latent_than_observed_coordinates_are_refused():
-    with pytest.raises(ConfigError, match="core.latent_dim = 2 is smaller than the 3 observed coordinates"):
+    with pytest.raises(ConfigError, match=r"core.latent_dim = 2 is smaller than the 3 observed coordinates"):
         CoreSettings(latent_dim=2).resolved_dim(3)
 
 

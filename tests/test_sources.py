@@ -64,7 +64,7 @@ def test_what_is_neither_is_a_clear_error(data, parameters, options, kind, messa
 
 
 def test_a_folder_of_data_is_a_clear_error(tmp_path):
-    with pytest.raises(DataError, match="is a folder. Pass the files in it"):
+    with pytest.raises(DataError, match=r"is a folder. Pass the files in it"):
         parse_source([str(tmp_path)], {}, {})
 
 

@@ -103,7 +103,7 @@ def test_unreadable_json_is_a_clear_error(tmp_path, content, message):
 
 
 def test_missing_json_is_a_clear_error(tmp_path):
-    with pytest.raises(CheckpointError, match="There is no thing at .*x.json"):
+    with pytest.raises(CheckpointError, match=r"There is no thing at .*x.json"):
         read_json(tmp_path / "x.json", "thing")
     with pytest.raises(CheckpointError, match="not a readable thing"):
         read_json(tmp_path, "thing")
@@ -201,7 +201,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path, file):
     folder.mkdir()
     (tmp_path / "secret").write_bytes(b"secret")
     forge(folder, {"arrays": {"file": file, "sha256": hashlib.sha256(b"secret").hexdigest()}})
-    with pytest.raises(CheckpointError, match="cannot be read|impossible array file"):
+    with pytest.raises(CheckpointError, match=r"cannot be read|impossible array file"):
         read_record(folder, "r", "thing")
 
 
@@ -239,6 +239,6 @@ def safetensors_header(header, data=b""):
 def test_hostile_arrays_with_a_fitting_checksum_are_clear_errors(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     forge(tmp_path, {"arrays": {"file": "x.safetensors"}}, content)
-    with pytest.raises(CheckpointError, match="not a safetensors file|does not write"):
+    with pytest.raises(CheckpointError, match=r"not a safetensors file|does not write"):
         read_record(tmp_path, "r", "thing")
     assert not (tmp_path / "exploded").exists()

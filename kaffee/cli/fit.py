@@ -94,15 +94,17 @@ def resume(
 
 
 def _run(output: Path, settings: "FitSettings", source: Any, *, quiet: bool, json: bool) -> None:
+    from kaffee.config import to_dict
     from kaffee.runs import RunFolder
     from kaffee.sources import check_unchanged, load_source
 
     folder = RunFolder(output)
     loaded = load_source(source, settings)
-    if folder.exists:
-        earlier = folder.record()["data"]
-        if earlier.get("source") == source.to_dict():
-            check_unchanged(loaded.series, earlier["fingerprint"], source)
+    if folder.started:
+        earlier = folder.record()
+        same_command = earlier["settings"] == to_dict(settings) and earlier["data"].get("source") == source.to_dict()
+        if same_command:
+            check_unchanged(loaded.series, earlier["data"]["fingerprint"], source)
     folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
     title = f"kaffee: {source.system or Path(source.paths[0]).name}"
     execute(folder, settings, loaded, title=title, quiet=quiet, json=json)
@@ -143,5 +145,5 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
     else:
         Console().print(report.table.to_rich())
         typer.echo(f"Report: {page}")
-    if not (result.prior.completed and result.fitted.completed):
+    if not result.fitted.completed:
         raise typer.Exit(3)

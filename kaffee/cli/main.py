@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from kaffee.cli import about, fit, quickstart, systems
+from kaffee.cli import about, bench, fit, quickstart, systems
 from kaffee.errors import KaffeeError
 
 INTERRUPTED = 130
@@ -35,6 +35,7 @@ app.command("fit")(fit.fit)
 app.command("resume")(fit.resume)
 app.command("doctor")(about.doctor)
 app.command("cite")(about.cite)
+app.add_typer(bench.app, name="bench")
 
 
 def run() -> None:

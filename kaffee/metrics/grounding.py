@@ -45,8 +45,8 @@ def spearman(a: Float[np.ndarray, " T"], b: Float[np.ndarray, " T"], *, toleranc
 def grounding(model_growth: Float[np.ndarray, "T N"], oracle_growth: Float[np.ndarray, "T N"]) -> Grounding:
     """G_tan from the log-growths of each coordinate's variance at each time.
 
-        model:  log [B Sigma_{t+1|t} B']_jj - log [Omega_{t|t}]_jj
-        oracle: log [J* Omega_{t|t} J*']_jj - log [Omega_{t|t}]_jj
+    model:  log [B Sigma_{t+1|t} B']_jj - log [Omega_{t|t}]_jj
+    oracle: log [J* Omega_{t|t} J*']_jj - log [Omega_{t|t}]_jj
     """
     model_growth, oracle_growth = np.asarray(model_growth), np.asarray(oracle_growth)
     each = [spearman(model_growth[:, j], oracle_growth[:, j]) for j in range(model_growth.shape[1])]

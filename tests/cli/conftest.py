@@ -59,8 +59,8 @@ def small():
 
 @pytest.fixture(scope="session")
 def run(kaffee, small, tmp_path_factory) -> Path:
-    """The folder of an undisturbed run."""
-    folder = tmp_path_factory.mktemp("cli") / "run"
+    """The folder of an undisturbed run; called as impatient people call it."""
+    folder = tmp_path_factory.mktemp("cli") / "lorenz63"
     result = kaffee("fit", "lorenz63", "-o", folder, "--quiet", *small)
     assert result.exit_code == 0, result.exception
     return folder

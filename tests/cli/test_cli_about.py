@@ -72,7 +72,13 @@ def test_the_citation_is_bibtex_of_this_version(kaffee):
 
 
 def test_an_unknown_command_or_option_is_a_usage_error(kaffee):
-    for arguments in (["fitt"], ["fit", "--outptu", "x"], ["simulate"], ["fit", "--seed", "x"], ["fit", "--seed", "-1"]):
+    for arguments in (
+        ["fitt"],
+        ["fit", "--outptu", "x"],
+        ["simulate"],
+        ["fit", "--seed", "x"],
+        ["fit", "--seed", "-1"],
+    ):
         result = kaffee(*arguments)
         assert result.exit_code == 2
         assert isinstance(result.exception, SystemExit)
@@ -105,13 +111,13 @@ def test_the_doctor_reports_a_wrong_gradient(kaffee, quick_doctor, monkeypatch):
 
 
 def test_the_entry_point_prints_errors_as_one_sentence(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["kaffee", "systems", "lorenz36"])
+    monkeypatch.setattr(sys, "argv", ["kaffee", "systems", "lorentz63"])
     with pytest.raises(SystemExit) as end:
         main.run()
     assert end.value.code == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "error: Unknown system 'lorenz36'. Did you mean 'lorenz63'? See: kaffee systems\n"
+    assert err == "error: Unknown system 'lorentz63'. Did you mean 'lorenz63'? See: kaffee systems\n"
 
 
 def test_the_entry_point_keeps_other_errors(monkeypatch):

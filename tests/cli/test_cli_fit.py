@@ -55,10 +55,12 @@ def test_a_run_leaves_models_checks_figures_and_a_report(run):
     assert not list(run.rglob(".*"))
 
 
-def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, small):
+def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, small, monkeypatch):
+    """Also where the folder is called like the system."""
+    monkeypatch.chdir(run.parent)
     before = contents(run)
-    result = kaffee("fit", "lorenz63", "-o", run, "--json", *small)
-    assert result.exit_code == 0
+    result = kaffee("fit", "lorenz63", "-o", "lorenz63", "--json", *small)
+    assert result.exit_code == 0, result.exception
     found = json.loads(result.stdout)
     assert set(found) == {"prior", "kaffee"}
     assert found == json.loads((run / "checks.json").read_text())
@@ -66,18 +68,12 @@ def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, sma
     assert contents(run) == before
 
 
-def test_quiet_json_is_json_and_nothing_else(kaffee, run, small):
-    result = kaffee("fit", "lorenz63", "-o", run, "--json", "--quiet", *small)
-    assert result.stderr == ""
-    assert json.loads(result.stdout)["kaffee"]["protocol"]["reference"] == "clean states"
-
-
 def test_other_settings_in_the_same_folder_are_refused(refused, run, small):
     message = refused("fit", "lorenz63", "-o", run, "--seed", 1, *small)
     assert "holds another run (" in message
     assert "settings.seed: 0 before, 1 now" in message
-    message = refused("fit", "lorenz96", "-o", run, *small)
-    assert "data.source.system: 'lorenz63' before, 'lorenz96' now" in message
+    message = refused("fit", "lorenz63", "--param", "rho=30", "-o", run, *small)
+    assert "data.source.parameters.rho: None before, 30 now" in message
 
 
 # --- interruptions ---
@@ -117,19 +113,13 @@ def test_a_run_killed_and_interrupted_ends_as_if_nothing_had_happened(kaffee, ru
     assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
-def test_resume_needs_the_folder_only(kaffee, run):
+def test_resume_needs_the_folder_only_and_quiet_json_is_json_and_nothing_else(kaffee, run):
     before = contents(run)
     result = kaffee("resume", run, "--json", "-q")
     assert result.exit_code == 0
+    assert result.stderr == ""
     assert json.loads(result.stdout) == json.loads((run / "checks.json").read_text())
     assert contents(run) == before
-
-
-def test_a_name_of_a_system_as_folder_does_not_stop_the_second_run(kaffee, tmp_path, monkeypatch, tiny):
-    monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        result = kaffee("fit", "lorenz63", "-o", "lorenz63", "-q", *tiny)
-        assert result.exit_code == 0, result.exception
 
 
 # --- files ---
@@ -137,26 +127,34 @@ def test_a_name_of_a_system_as_folder_does_not_stop_the_second_run(kaffee, tmp_p
 
 @pytest.fixture(scope="session")
 def from_file(kaffee, tiny, values, tmp_path_factory):
-    """(folder of the run, data file, result of the command) of data with gaps, times and nasty names."""
+    """(folder of the run, data file, result of the command) of data with gaps, times and nasty names; core frozen."""
     place = tmp_path_factory.mktemp("file")
     gappy = values.copy()
     gappy[np.random.default_rng(0).uniform(size=gappy.shape) < 0.3] = np.nan
     columns = ["<script>x</script>", "$\\frac", "z [/red]"]
-    path = write_series(gappy, place / "lab [/bold] & co.csv", columns=columns, times=0.5 * np.arange(600))
-    folder = place / "run [/red]"
-    return folder, path, kaffee("fit", path, "-o", folder, *tiny)
+    path = write_series(gappy, place / "lab [bold] & co.csv", columns=columns, times=0.5 * np.arange(600))
+    folder = place / "run [" / "red]"  # printed, it reads like the end of a colour
+    return folder, path, kaffee("fit", path, "-o", folder, "--method", "Frozen-Core", *tiny)
 
 
 def test_a_file_with_gaps_and_nasty_names_is_fitted(from_file):
     folder, path, result = from_file
     assert result.exit_code == 0, result.exception
-    assert f"kaffee: {path.name}: 600 steps x 3 coordinates, 30" in result.stderr
-    fitted = library.load(folder / "kaffee")
+    assert f"kaffee: {path.name}: 600 steps x 3 coordinates, 29.3 % missing -> {folder}\n" in result.stderr
+    fitted = library.load(folder / "frozen_core")
     assert fitted.columns == ("<script>x</script>", "$\\frac", "z [/red]")
     assert fitted.dt == pytest.approx(0.5)  # from the time column
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "<script" not in page
-    assert "lab [/bold] &amp; co.csv" in page
+    assert "lab [bold] &amp; co.csv" in page
+
+
+def test_the_frozen_core_is_that_of_the_prior(from_file):
+    prior, fitted = (library.load(from_file[0] / name).model for name in ("prior", "frozen_core"))
+    for name in ("A", "W", "h"):
+        np.testing.assert_array_equal(getattr(prior.core, name), getattr(fitted.core, name))
+    np.testing.assert_array_equal(prior.embedding, fitted.embedding)
+    assert not np.array_equal(prior.shell.log_process_std, fitted.shell.log_process_std)
 
 
 def test_progress_on_stderr_announces_compilation_and_losses(from_file):
@@ -164,8 +162,8 @@ def test_progress_on_stderr_announces_compilation_and_losses(from_file):
     for text in (
         "Pretraining: compiling one update",
         "Pretraining: 20/20 updates, loss ",
-        "Adaptation (kaffee): compiling one update",
-        "Adaptation (kaffee): 5/5 updates, loss ",
+        "Adaptation (frozen_core): compiling one update",
+        "Adaptation (frozen_core): 5/5 updates, loss ",
         "Checking free runs",
     ):
         assert text in result.stderr
@@ -179,7 +177,7 @@ def test_a_changed_file_is_noticed_on_resume_and_on_the_same_command(refused, fr
     content = path.read_text()
     try:
         path.write_text(content + "300.0,1.0,2.0,3.0\n")
-        for command in (["resume", folder], ["fit", path, "-o", folder, *tiny]):
+        for command in (["resume", folder], ["fit", path, "-o", folder, "--method", "frozen_core", *tiny]):
             assert "changed since this run was started" in refused(*command)
         path.unlink()
         assert "no such file" in refused("resume", folder)
@@ -193,26 +191,14 @@ def test_another_file_in_the_same_folder_is_another_run(refused, from_file, tiny
     assert "holds another run (data.source.paths" in refused("fit", other, "-o", folder, *tiny)
 
 
-def test_the_frozen_core_is_that_of_the_prior(kaffee, tiny, values, tmp_path):
-    path = write_series(values, tmp_path / "x.csv")
-    result = kaffee("fit", path, "-o", tmp_path / "run", "--method", "Frozen-Core", "--json", "-q", *tiny)
-    assert result.exit_code == 0, result.exception
-    assert set(json.loads(result.stdout)) == {"prior", "frozen_core"}
-    prior, fitted = (library.load(tmp_path / "run" / name).model for name in ("prior", "frozen_core"))
-    for name in ("A", "W", "h"):
-        np.testing.assert_array_equal(getattr(prior.core, name), getattr(fitted.core, name))
-    assert not np.array_equal(prior.shell.log_process_std, fitted.shell.log_process_std)
-
-
-def test_a_run_that_cannot_recover_says_so_and_has_its_own_exit_code(kaffee, values, tmp_path):
-    path = write_series(values, tmp_path / "x.csv")
-    wild = (*TINY, "pretraining.optimiser.learning_rate=1e30", "pretraining.schedule.patience=5")
-    result = kaffee("fit", path, "-o", tmp_path / "run", "-q", *sets(*wild))
-    if isinstance(result.exception, SystemExit):
-        assert result.exit_code == 3
-        assert "could not recover and stopped" in result.stderr
-    else:  # the prior is so far off that no shell can be made for it
-        assert "does not follow the data" in str(result.exception)
+def test_a_run_that_cannot_recover_says_so_and_has_its_own_exit_code(kaffee, from_file, tmp_path):
+    _, path, _ = from_file
+    wild = (*TINY, "adaptation.optimiser.learning_rate=1e30", "adaptation.schedule.patience=3")
+    result = kaffee("fit", path, "-o", tmp_path / "run", "-q", "--json", *sets(*wild))
+    assert result.exit_code == 3, result.exception
+    assert "warning: 5 updates, 4 skipped; the run could not recover and stopped: the " in result.stderr
+    assert json.loads(result.stdout)["kaffee"]["diverged_at"] > 0
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 # --- refusals ---
@@ -244,20 +230,25 @@ def test_data_that_cannot_be_fitted_are_one_sentence(refused, tmp_path, tiny, co
     assert "lab.csv" in sentence
 
 
-def test_data_that_were_refused_can_be_mended_and_run_in_the_same_folder(refused, kaffee, values, tmp_path, tiny):
+def test_data_that_were_refused_can_be_mended_and_run_in_the_same_folder(
+    refused, kaffee, values, tmp_path, tiny, monkeypatch
+):
     path = tmp_path / "lab.csv"
     path.write_text(SHORT)
     refused("fit", path, "-o", tmp_path / "run", *tiny)
     write_series(values, path)
+    seen = []
+    monkeypatch.setattr(fit_command, "execute", lambda folder, settings, loaded, **how: seen.append(loaded.series))
     result = kaffee("fit", path, "-o", tmp_path / "run", "-q", *tiny)
     assert result.exit_code == 0, result.exception
+    assert seen[0].num_steps == 600
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nothing.csv"], "nothing.csv: no such file"),
-        (["lorenz36"], "Did you mean 'lorenz63'"),
+        (["lorentz63"], "Did you mean 'lorenz63'"),
         ([], "Name the data: files or a system"),
         (["lorenz63", "--set", "sede=3"], "Unknown setting 'sede'. Did you mean 'seed'"),
         (["lorenz63", "--set", "seed"], "not of the form key=value"),
@@ -297,7 +288,9 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(refused, tmp_path,
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("damage", ["{", '{"format": "kaffee-run", "format_version": 1, "settings": {}, "data": {"fingerprint": 1}}'])
+@pytest.mark.parametrize(
+    "damage", ["{", '{"format": "kaffee-run", "format_version": 1, "settings": {}, "data": {"fingerprint": 1}}']
+)
 def test_resuming_a_damaged_run_is_one_sentence(refused, tmp_path, damage):
     (tmp_path / "run.json").write_text(damage)
     assert "run" in refused("resume", tmp_path)

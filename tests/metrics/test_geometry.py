@@ -21,7 +21,7 @@ def histogram_by_loops(p_points, q_points, num_bins, smoothing):
     low, high = p_points.min(axis=0) - margin, p_points.max(axis=0) + margin
 
     def density(points):
-        counts = {cell: 0 for cell in itertools.product(range(num_bins), repeat=points.shape[1])}
+        counts = dict.fromkeys(itertools.product(range(num_bins), repeat=points.shape[1]), 0)
         for point in points:
             if ((point >= low) & (point <= high)).all():
                 cell = np.minimum(((point - low) / (high - low) * num_bins).astype(int), num_bins - 1)

@@ -45,7 +45,12 @@ def test_diverged_runs_are_drawn(generated):
 
 @pytest.mark.parametrize(
     "reference",
-    [np.where(np.arange(100).reshape(50, 2) % 3, CIRCLE, np.nan), np.full((50, 2), np.nan), np.ones((50, 2)), CIRCLE[:1]],
+    [
+        np.where(np.arange(100).reshape(50, 2) % 3, CIRCLE, np.nan),
+        np.full((50, 2), np.nan),
+        np.ones((50, 2)),
+        CIRCLE[:1],
+    ],
     ids=["gaps", "nan", "constant", "one row"],
 )
 def test_poor_references_are_drawn(reference):

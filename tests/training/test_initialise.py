@@ -59,7 +59,7 @@ def test_sparse_residuals_use_the_forcing_of_pretraining_and_leave_the_rest_alon
 
 def test_a_prior_that_blows_up_is_a_clear_error():
     broken = eqx.tree_at(lambda m: m.core.A, small_model(), jnp.full(LATENT, 1e9))
-    with pytest.raises(ConfigError, match="does not follow the data. Train it longer"):
+    with pytest.raises(ConfigError, match=r"does not follow the data. Train it longer"):
         initialise_shell(broken, standard_series(), forcing=Forcing(3))
 
 

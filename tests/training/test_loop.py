@@ -123,7 +123,7 @@ def test_the_loss_goes_down(sampler):
 
 
 def test_an_unknown_part_is_an_error(sampler):
-    with pytest.raises(ConfigError, match="Unknown trainable part 'shel'. Did you mean 'shell'"):
+    with pytest.raises(ConfigError, match=r"Unknown trainable part 'shel'. Did you mean 'shell'"):
         run(sampler, parts=("shel",))
 
 

@@ -1,0 +1,117 @@
+"""From cells to a table: medians, standard errors, the paper beside them, a verdict for each number."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kaffee.bench.store import Cell, ResultStore
+from kaffee.tables import Table
+
+LARGER_IS_BETTER = {"g_tan"}
+
+
+def median_with_error(values: list[float]) -> tuple[float, float]:
+    """The median and its robust standard error 0.929 IQR / sqrt(n) (appendix C.4).
+
+    >>> [round(x, 3) for x in median_with_error([1.0, 2.0, 3.0, 4.0, 5.0])]
+    [3.0, 0.831]
+    """
+    low, middle, high = np.percentile(values, [25, 50, 75])
+    return float(middle), float(0.929 * (high - low) / np.sqrt(len(values)))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One number of a table, over seeds.
+
+    Attributes:
+        n: Finite seeds that entered.
+        diverged: Seeds whose run diverged, so that the number does not exist.
+    """
+
+    median: float | None
+    se: float | None
+    n: int
+    diverged: int
+    paper: float | None
+    paper_se: float | None
+
+    def verdict(self, metric: str) -> str:
+        """'agrees' within two combined standard errors, else 'better' or 'worse'; empty without a paper number."""
+        if self.paper is None or self.median is None:
+            return ""
+        difference = self.median - self.paper
+        combined = np.hypot(self.se or 0.0, self.paper_se or 0.0)
+        if abs(difference) <= 2.0 * combined:
+            return "agrees"
+        better = difference > 0 if metric in LARGER_IS_BETTER else difference < 0
+        return "better" if better else "worse"
+
+
+def summarise(store: ResultStore, metrics: tuple[str, ...] | None = None) -> dict[str, dict[str, Summary]]:
+    """Every row and metric over the finished cells."""
+    recipe, result = store.recipe, {}
+    for row in recipe.rows:
+        records = [store.read(Cell(row.name, seed)) for seed in range(recipe.num_seeds)]
+        done = [record for record in records if record is not None and record.get("error") is None]
+        result[row.name] = {
+            metric: _summary(metric, done, row.paper.get(metric)) for metric in metrics or recipe.metrics
+        }
+    return result
+
+
+def _value(record: dict[str, Any], metric: str) -> float | None:
+    return record[metric] if metric in record else (record.get("extra") or {}).get(metric)
+
+
+def _summary(metric: str, records: list[dict[str, Any]], paper: tuple[float, float] | None) -> Summary:
+    values = [value for record in records if (value := _value(record, metric)) is not None]
+    kind = "stoch" if metric.endswith("_stoch") else "core" if metric.endswith("_core") else None
+    diverged = 0
+    if kind is not None:
+        diverged = sum(bool((record.get("extra") or {}).get(f"diverged_at_{kind}")) for record in records)
+    median, se = median_with_error(values) if values else (None, None)
+    return Summary(median, se, len(values), diverged, *(paper or (None, None)))
+
+
+def to_json(summaries: dict[str, dict[str, Summary]]) -> dict[str, Any]:
+    """`{"rows": {row: {metric: {"median", "se", "n", "diverged", "paper", "paper_se"}}}}`."""
+    return {"rows": {row: {m: vars(s) for m, s in metrics.items()} for row, metrics in summaries.items()}}
+
+
+def to_table(store: ResultStore, summaries: dict[str, dict[str, Summary]], *, against_paper: bool) -> Table:
+    """Medians ± standard errors; with the paper's numbers and verdicts below each row if wanted."""
+    recipe = store.recipe
+    rows: list[list[Any]] = []
+    for row in recipe.rows:
+        found = summaries[row.name]
+        count = max((s.n for s in found.values()), default=0)
+        rows.append([row.name, count, *[_cell(s) for s in found.values()]])
+        if against_paper and row.paper:
+            rows.append(["  paper", None, *[_paper(s) for s in found.values()]])
+            rows.append(["  verdict", None, *[s.verdict(m) for m, s in found.items()]])
+    note = "Median ± robust standard error of the median over seeds; (k) after a number: k seeds diverged."
+    return Table(recipe.title, ("row", "n", *recipe.metrics), rows, note=note)
+
+
+def _cell(summary: Summary) -> str:
+    if summary.median is None:
+        return "–" if not summary.diverged else f"({summary.diverged})"
+    mark = f" ({summary.diverged})" if summary.diverged else ""
+    return f"{summary.median:.3f}±{summary.se:.3f}{mark}"
+
+
+def _paper(summary: Summary) -> str:
+    return "–" if summary.paper is None else f"{summary.paper:.3f}±{summary.paper_se:.3f}"
+
+
+def agreement(summaries: dict[str, dict[str, Summary]]) -> dict[str, int]:
+    """How many of the paper's numbers agree, are better, are worse."""
+    counts = {"agrees": 0, "better": 0, "worse": 0}
+    for metrics in summaries.values():
+        for metric, summary in metrics.items():
+            verdict = summary.verdict(metric)
+            if verdict:
+                counts[verdict] += 1
+    return counts
