@@ -19,7 +19,7 @@ napoleon_use_ivar = True
 suppress_warnings = ["misc.highlighting_failure"]
 
 
-def _literal_equations(app, what, name, obj, options, lines):  # noqa: ANN001
+def _literal_equations(app, what, name, obj, options, lines):
     """Indented equations and tables in docstrings are shown as they are typed."""
     out, literal = [], None
     for i, line in enumerate(lines):
@@ -35,6 +35,6 @@ def _literal_equations(app, what, name, obj, options, lines):  # noqa: ANN001
     lines[:] = out
 
 
-def setup(app):  # noqa: ANN001
+def setup(app):
     """Before napoleon, which reads the sections."""
     app.connect("autodoc-process-docstring", _literal_equations, priority=400)

@@ -1,6 +1,6 @@
 """Several recordings of unequal length with missing values, from files to a filtered series.
 
-    python examples/missing_values.py
+python examples/missing_values.py
 """
 
 import tempfile

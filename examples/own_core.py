@@ -1,6 +1,6 @@
 """Bring your own transition map: an Equinox module becomes a core, KAFFEE does the rest.
 
-    python examples/own_core.py
+python examples/own_core.py
 """
 
 import equinox as eqx

@@ -139,16 +139,6 @@ def test_watchers_are_told_the_stage_and_its_length():
     assert asked == [("Pretraining", 12), ("Adaptation (kaffee)", 6)]
 
 
-def test_the_frozen_core_is_that_of_the_prior():
-    found = fit(gappy_series(), small_settings("method=frozen_core"))
-    prior, fitted = found.prior.reconstruction.model, found.fitted.reconstruction.model
-    assert same_arrays(prior.core, fitted.core)
-    assert same_arrays(prior.embedding, fitted.embedding)
-    assert not same_arrays(prior.shell, fitted.shell)
-    # The method is decided after pretraining: its prior is that of any other.
-    assert same_arrays(prior, gappy_fit().prior.reconstruction.model)
-
-
 def test_pretraining_that_cannot_recover_stops_with_its_reason_and_stays_stopped():
     store = Memory()
     wild = small_settings("pretraining.optimiser.learning_rate=1e30", "pretraining.schedule.patience=2")

@@ -37,6 +37,8 @@ class ALRNN(Core):
 
     def __check_init__(self) -> None:
         gates.check_mode(self.gate)
+        if not 0 <= self.num_gates <= self.latent_dim:
+            raise ConfigError(f"num_gates lies between 0 and latent_dim = {self.latent_dim}, not {self.num_gates}.")
         if not self.temperature > 0:
             raise ConfigError(f"The gate's temperature must be positive, not {self.temperature}.")
 
@@ -48,8 +50,6 @@ class ALRNN(Core):
         >>> core.W.shape, bool(0.3 < core.A.mean() < 0.5)
         ((100, 100), True)
         """
-        if not 0 <= num_gates <= latent_dim:
-            raise ConfigError(f"num_gates must lie between 0 and latent_dim = {latent_dim}, not {num_gates}.")
         key_A, key_W = jax.random.split(key)
         R = jax.random.normal(key_A, (latent_dim, latent_dim), dtype)
         positive = R.T @ R / latent_dim + jnp.eye(latent_dim, dtype=dtype)

@@ -1,6 +1,7 @@
 """The polynomial core of the Van der Pol control (appendix D.2)."""
 
 from itertools import combinations_with_replacement
+from math import comb
 from typing import Any, Self
 
 import equinox as eqx
@@ -22,6 +23,15 @@ def monomials(latent_dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
     return tuple(
         factors for d in range(2, degree + 1) for factors in combinations_with_replacement(range(latent_dim), d)
     )
+
+
+def count_monomials(latent_dim: int, degree: int) -> int:
+    """How many monomials there are, without listing them.
+
+    >>> count_monomials(2, 3)
+    7
+    """
+    return comb(latent_dim + degree, degree) - 1 - latent_dim
 
 
 class Polynomial(Core):
@@ -46,7 +56,7 @@ class Polynomial(Core):
         if degree < 2:
             raise ConfigError(f"A polynomial core needs degree >= 2, not {degree}; use Linear for degree 1.")
         key_A, key_W = jax.random.split(key)
-        num_features = len(monomials(latent_dim, degree))
+        num_features = count_monomials(latent_dim, degree)
         return cls(
             A=jnp.eye(latent_dim, dtype=dtype) + scale * jax.random.normal(key_A, (latent_dim, latent_dim), dtype),
             W=scale * jax.random.normal(key_W, (latent_dim, num_features), dtype),
@@ -74,4 +84,4 @@ class Polynomial(Core):
     @classmethod
     def skeleton(cls, **hyperparameters: Any) -> Self:
         M, degree = hyperparameters["latent_dim"], hyperparameters["degree"]
-        return cls(A=jnp.zeros((M, M)), W=jnp.zeros((M, len(monomials(M, degree)))), h=jnp.zeros(M), degree=degree)
+        return cls(A=jnp.zeros((M, M)), W=jnp.zeros((M, count_monomials(M, degree))), h=jnp.zeros(M), degree=degree)

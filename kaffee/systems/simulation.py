@@ -106,6 +106,7 @@ def simulate(
     """
     burn_in = system.burn_in if burn_in is None else burn_in
     num_train_steps = num_steps if num_train_steps is None else num_train_steps
+    _check_count("seed", seed, 0)
     _check_count("num_steps", num_steps, 1)
     _check_count("burn_in", burn_in, 0)
     _check_count("num_train_steps", num_train_steps, 1, num_steps)
