@@ -70,13 +70,17 @@ def lorenz96(num_observed: int, num_steps: int, *, seed: int) -> Series:
     return Series.from_arrays(scaler.transform(simulation.observations))
 
 
-def make_problem(size: Size, *, seed: int = 0, gate: str = "straight_through") -> Problem:
-    """A stable random core, a shell of 0.1 to 0.3 standard deviations, windows at random places of the series."""
+def make_problem(size: Size, *, seed: int = 0, gate: str = "straight_through", coupling: float = 0.5) -> Problem:
+    """A random core, a shell of 0.1 to 0.3 standard deviations, windows at random places of the series.
+
+    Args:
+        coupling: Spectral radius of W. The default is held by the data in a filter but may leave in a free run.
+    """
     M, N = size.latent, size.observed
     rng = np.random.default_rng(seed)
     parameters = {
         "A": rng.uniform(0.3, 0.7, M),
-        "W": rng.normal(0.0, 0.5 / M**0.5, (M, M)),
+        "W": rng.normal(0.0, coupling / M**0.5, (M, M)),
         "h": rng.normal(0.0, 0.1, M),
         "log_process_std": np.log(rng.uniform(0.1, 0.3, M)),
         "log_observation_std": np.log(rng.uniform(0.1, 0.3, N)),

@@ -4,6 +4,7 @@ The oracles are written from the textbook equations, one window and one step at 
 """
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ from kaffee.cores import ALRNN, Custom, Linear, Polynomial, ResidualMLP
 from kaffee.cores.polynomial import monomials
 from kaffee.gaussian import Belief
 from kaffee.observation import LinearObservation, Projection
-from kaffee.recursion import Dynamics, Recursion, observations_of
+from kaffee.recursion import Dynamics, Recursion, observations_of, step
 from kaffee.shell import Shell
 from kaffee.ssm import StateSpaceModel
 
@@ -226,3 +227,23 @@ def iterate(step, z, num_steps):
         states.append(np.asarray(step(states[-1])))
     assert all(a.shape == b.shape for a, b in pairwise(states))
     return np.stack(states[1:])
+
+
+class Run(NamedTuple):
+    """All that a run computes, by `step` alone."""
+
+    nll: jax.Array
+    faults: jax.Array
+    predicted: Belief
+    filtered: Belief
+
+
+@eqx.filter_jit
+def run(recursion, dynamics, observations):
+    """Every step of a batch of windows; one compiled program serves all tests with the same shapes."""
+
+    def body(belief, inputs):
+        now = step(recursion, dynamics, observations.observation, belief, *inputs)
+        return now.filtered, Run(now.innovation.nll, now.fault, now.predicted, now.filtered)
+
+    return jax.lax.scan(body, dynamics.initial, (observations.x, observations.mask))[1]
