@@ -1,10 +1,13 @@
 """One implementation alone in a fresh process, for its peak memory: `python -m benchmarks.worker kaffee`."""
 
 import argparse
+import ctypes
+import gc
 import json
 import resource
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,16 @@ def reset_peak() -> bool:
     return True
 
 
+def release_free_memory() -> None:
+    """Give back what the first call left behind: pages that stay resident would hide the need of the next call."""
+    gc.collect()
+    time.sleep(0.5)  # some buffers are freed by other threads
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
 def measure_here(peer: str, size: Size, repeats: int, seed: int) -> dict[str, Any]:
     """Seconds and memory of one peer in this process."""
     from benchmarks import ekf_kaffee
@@ -40,12 +53,15 @@ def measure_here(peer: str, size: Size, repeats: int, seed: int) -> dict[str, An
 
     problem = make_problem(size, seed=seed)
     call = PEERS[peer].build(problem)
-    _, compile_seconds = first_call(call)
+    compile_seconds = first_call(call)[1]
+    release_free_memory()
     before, resets = resident_mb("VmRSS"), reset_peak()
+    call()
+    peak = resident_mb("VmHWM")
     seconds = interleaved({peer: call}, repeats)[peer]
     found: dict[str, Any] = {**summary(seconds), "first_call": round(compile_seconds, 3)}
-    if before is not None and resets:
-        found["added_mb"] = round((resident_mb("VmHWM") or before) - before, 1)
+    if before is not None and peak is not None and resets:
+        found["added_mb"] = round(peak - before, 1)
     if peer == "kaffee":
         compiled = ekf_kaffee.value_and_gradient("adjoint").lower(*ekf_kaffee.arguments(problem)).compile()
         found["xla_temporary_mb"] = round(compiled.compiled.memory_analysis().temp_size_in_bytes / 2**20, 1)

@@ -1,5 +1,6 @@
 """The almost-linear RNN (appendix C.1) with products that never build its Jacobian."""
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import equinox as eqx
@@ -94,6 +95,28 @@ class ALRNN(Core):
     def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
         return jnp.diag(self.A) + self.W * self.slopes(z)
 
+    def stepper(self) -> Callable[[Float[Array, "W M"]], Float[Array, "W M"]]:
+        # A transposed right-hand side is a slow path of small products on CPUs; the barrier keeps it a plain array.
+        Wt = jax.lax.optimization_barrier(self.W.T)
+        return lambda z: self.A * z + self.activation(z) @ Wt + self.h
+
+    def pull_back_mean(
+        self, z: Float[Array, "W M"], mean_bar: Float[Array, "W M"], *, with_core: bool
+    ) -> tuple[Any, Float[Array, "W M"]]:
+        """J' mean_bar, and W_bar = sum_b mean_bar phi(z)'."""
+        previous_mean_bar = self.A * mean_bar + (mean_bar @ self.W) * self.slopes(z)
+        if not with_core:
+            return None, previous_mean_bar
+        core_bar = ALRNN(
+            A=jnp.sum(mean_bar * z, axis=0),
+            W=jax.lax.optimization_barrier(mean_bar.T) @ self.activation(z),
+            h=jnp.sum(mean_bar, axis=0),
+            num_gates=self.num_gates,
+            gate=self.gate,
+            temperature=self.temperature,
+        )
+        return core_bar, previous_mean_bar
+
     def predict_moments(
         self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]
     ) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
@@ -111,22 +134,25 @@ class ALRNN(Core):
         *,
         with_core: bool,
     ) -> MomentCotangents:
-        """As in `Core`, with J = diag(A) + W D:
+        """As in `Core`, with J = diag(A) + W D, by rows of T' = J' P_bar so that every product is a tall one:
 
-        W_bar = sum_b mean_bar phi(z)' + 2 T P D,     A_bar = sum_b mean_bar * z + 2 rowsum(T * P),
-        z_bar = J' mean_bar + 2 rowsum((W' T) * P) * dd/dz
+        U = T' W,    J' T = T' J = T' A + U D,
+        W_bar = sum_b mean_bar phi(z)' + 2 T P D,     A_bar = sum_b mean_bar * z + 2 colsum(T' * P),
+        z_bar = J' mean_bar + 2 colsum(U * P) * dd/dz
         """
         d = self.slopes(z)
-        T = covariance_bar * self.A + times_shared(covariance_bar, self.W) * d[:, None, :]
-        WtT = jnp.einsum("ij,bik->bjk", self.W, T)
-        previous_covariance_bar = T * self.A[:, None] + WtT * d[:, :, None]
-        through_slopes = 2.0 * jnp.sum(WtT * covariance, axis=2) * self.curvatures(z)
+        Tt = covariance_bar * self.A[:, None] + times_shared(covariance_bar, self.W).mT * d[:, :, None]
+        U = times_shared(Tt, self.W)
+        previous_covariance_bar = Tt * self.A + U * d[:, None, :]
+        through_slopes = 2.0 * jnp.sum(U * covariance, axis=1) * self.curvatures(z)
         previous_mean_bar = self.A * mean_bar + (mean_bar @ self.W) * d + through_slopes
         if not with_core:
             return MomentCotangents(None, previous_mean_bar, previous_covariance_bar)
+        M = self.latent_dim
+        TPD = Tt.reshape(-1, M).T @ (covariance * d[:, None, :]).reshape(-1, M)
         core_bar = ALRNN(
-            A=jnp.sum(mean_bar * z, axis=0) + 2.0 * jnp.sum(T * covariance, axis=(0, 2)),
-            W=mean_bar.T @ self.activation(z) + 2.0 * jnp.sum(T @ (covariance * d[:, None, :]), axis=0),
+            A=jnp.sum(mean_bar * z, axis=0) + 2.0 * jnp.sum(Tt * covariance, axis=(0, 1)),
+            W=mean_bar.T @ self.activation(z) + 2.0 * TPD,
             h=jnp.sum(mean_bar, axis=0),
             num_gates=self.num_gates,
             gate=self.gate,

@@ -5,6 +5,7 @@ a core overrides it where its structure makes the exact answer cheaper.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
@@ -57,6 +58,10 @@ class Core(eqx.Module):
     def predict_mean(self, z: Float[Array, "W M"]) -> Float[Array, "W M"]:
         """F(z) for a batch of windows."""
         return jax.vmap(self)(z)
+
+    def stepper(self) -> Callable[[Float[Array, "W M"]], Float[Array, "W M"]]:
+        """`predict_mean` with whatever does not depend on the state computed once, for long loops."""
+        return self.predict_mean
 
     def predict_moments(
         self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]

@@ -81,11 +81,11 @@ def forced_run(start: _Start, strengths: Float[Array, " T"], observations: Obser
 def _scan(
     start: _Start, strengths: Float[Array, " T"], observations: Observations
 ) -> tuple[ForcedRun, Float[Array, "T W M"]]:
-    observation = observations.observation
+    observation, advance = observations.observation, start.core.stepper()
 
     def body(z: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
         strength, x, mask = inputs
-        predicted = start.core.predict_mean(z)
+        predicted = advance(z)
         forced = _force(predicted, x, mask, strength, observation)
         return forced, (observation.observe(predicted), forced, z)
 
