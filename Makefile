@@ -1,7 +1,7 @@
 # Every target works from an empty clone: it creates .venv, installs, runs.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: install dev bench-install quickstart test lint types unit bench docs clean
+.PHONY: install dev quickstart test lint types unit bench docs clean
 
 .venv/.installed: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
