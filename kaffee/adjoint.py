@@ -80,9 +80,9 @@ def pull_back_update(
     # The jitter adds its share of every observed variance to that variance.
     spread = relative_jitter(zb.dtype) * variance_bar
     half = 0.5 * jnp.eye(present.shape[1], dtype=zb.dtype) * spread[:, None, :]
-    lifted = observation.lift_rows(top + observation.extend_columns(half))
+    change = top + observation.extend_columns(half)
     mean_bar = updated - observation.lift(weight[:, None] * u)
-    return Belief(mean_bar, Pb + lifted + lifted.mT), variance_bar + spread
+    return Belief(mean_bar, observation.add_rows_and_columns(Pb, change)), variance_bar + spread
 
 
 def pull_back_step(

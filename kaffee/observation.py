@@ -50,6 +50,11 @@ class ObservationMap(eqx.Module):
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         """The nearest state to z that is observed as x: z + B^+ (x - B z); identity teacher forcing."""
 
+    def add_rows_and_columns(self, P: Float[Array, "... M M"], X: Float[Array, "... N M"]) -> Float[Array, "... M M"]:
+        """P + B' X + X' B."""
+        lifted = self.lift_rows(X)
+        return P + lifted + lifted.mT
+
     @abstractmethod
     def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
         """B^+ diag(variance) B^+': the latent covariance that these variances of the observation stand for."""
@@ -102,6 +107,14 @@ class Projection(ObservationMap):
 
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         return jnp.concatenate([x, z[..., self.num_observed :]], axis=-1)
+
+    def add_rows_and_columns(self, P: Float[Array, "... M M"], X: Float[Array, "... N M"]) -> Float[Array, "... M M"]:
+        # Only the observed rows and columns change; padding would touch everything twice.
+        N = self.num_observed
+        seen, cross = X[..., :N], X[..., N:]
+        upper = jnp.concatenate([P[..., :N, :N] + seen + seen.mT, P[..., :N, N:] + cross], axis=-1)
+        lower = jnp.concatenate([P[..., N:, :N] + cross.mT, P[..., N:, N:]], axis=-1)
+        return jnp.concatenate([upper, lower], axis=-2)
 
     def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
         return self.lift(variance)[..., None] * jnp.eye(self.latent_dim, dtype=variance.dtype)

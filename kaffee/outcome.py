@@ -24,7 +24,7 @@ def fault_code(predicted: Belief, innovation: Innovation) -> Int[Array, " W"]:
     """0 if all is finite, else the index in `QUANTITIES` of the first quantity of this step that is not."""
     finite = [
         jnp.isfinite(jnp.sum(predicted.mean, axis=1)),
-        jnp.isfinite(jnp.sum(predicted.covariance, axis=(1, 2))),
+        jnp.isfinite(jnp.sum(jnp.diagonal(predicted.covariance, axis1=1, axis2=2), axis=1)),
         jnp.isfinite(jnp.sum(innovation.inverse_factor, axis=(1, 2))),
         jnp.isfinite(innovation.nll),
     ]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kaffee.cores import gates
-from kaffee.cores.core import Core, MomentCotangents, shared_times, times_shared
+from kaffee.cores.core import Core, MomentCotangents, times_shared
 from kaffee.errors import ConfigError
 
 
@@ -121,8 +121,9 @@ class ALRNN(Core):
         self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]
     ) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
         d = self.slopes(z)
-        X = covariance * self.A + times_shared(covariance * d[:, None, :], self.W.T)
-        transported = X * self.A[:, None] + shared_times(self.W, X * d[:, :, None])
+        PJt = covariance * self.A + times_shared(covariance * d[:, None, :], self.W.T)
+        JP = PJt.mT
+        transported = JP * self.A + times_shared(JP * d[:, None, :], self.W.T)
         return self.predict_mean(z), transported
 
     def pull_back_moments(
