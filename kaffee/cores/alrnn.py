@@ -39,7 +39,7 @@ class ALRNN(Core):
     def __check_init__(self) -> None:
         gates.check_mode(self.gate)
         if not 0 <= self.num_gates <= self.latent_dim:
-            raise ConfigError(f"num_gates lies between 0 and latent_dim = {self.latent_dim}, not {self.num_gates}.")
+            raise ConfigError(f"num_gates must lie between 0 and latent_dim = {self.latent_dim}, not {self.num_gates}.")
         if not self.temperature > 0:
             raise ConfigError(f"The gate's temperature must be positive, not {self.temperature}.")
 
