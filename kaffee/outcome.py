@@ -11,10 +11,10 @@ from kaffee.gaussian import Belief, Innovation
 QUANTITIES = ("", "predicted mean", "predicted covariance", "innovation covariance", "likelihood", "gradient")
 
 ADVICE = {
-    "predicted mean": "the core itself blows up; lower the learning rate, clip gradients, or train the prior longer",
-    "predicted covariance": "the covariance overflows, as it does in long open-loop windows with expanding Jacobians; "
-    "shorten the window, use float64, or score filtered innovations",
-    "innovation covariance": "it is not positive definite in this precision; use float64 or a larger observation noise",
+    "predicted mean": "the core itself blows up; lower the learning rate, clip gradients, or force more often",
+    "predicted covariance": "the covariance overflows, as it does when Jacobians expand over a long window without "
+    "assimilation; shorten the window",
+    "innovation covariance": "it is not positive definite in this precision; use a larger observation noise",
     "likelihood": "a residual is too large for this precision; check the scaling of the data",
     "gradient": "the loss is finite but its gradient overflows; shorten the window or lower the learning rate",
 }

@@ -113,3 +113,19 @@ def summary(series: Series) -> str:
     lengths = np.asarray(series.lengths)
     many = f" in {series.num_recordings} recordings of {lengths.min()}-{lengths.max()}" if len(lengths) > 1 else ""
     return f"{series.num_steps} steps{many} x {series.num_coordinates} coordinates{missing}"
+
+
+def short_recordings(series: Series, settings: FitSettings) -> list[str]:
+    """Sentences about recordings whose training part is too short for a window and therefore not used."""
+    windows = {
+        "pretraining": settings.pretraining.window + 1,
+        "adaptation": settings.adaptation.burn_in + settings.adaptation.scored + 1,
+    }
+    train, _ = series.split(1.0 - settings.test_fraction)
+    notes = []
+    for stage, length in windows.items():
+        short = [i for i, steps in enumerate(train.lengths) if steps < length]
+        if short and len(short) < train.num_recordings:
+            which = ", ".join(map(str, short[:5])) + (" ..." if len(short) > 5 else "")
+            notes.append(f"{stage} does not use recording {which}: shorter than its windows of {length} rows")
+    return notes

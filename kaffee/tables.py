@@ -22,7 +22,7 @@ def number(value: Any, digits: int = 3) -> str:
         return str(value)
     value = float(value)
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.{max(digits - 1, 0)}e}"
+        return f"{value:.{max(digits - 2, 0)}e}"
     return f"{value:.{digits}f}"
 
 
@@ -51,7 +51,7 @@ class Table:
             caption_justify="left",
         )
         for i, column in enumerate(self.columns):
-            table.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold", no_wrap=i == 0)
+            table.add_column(Text(column), justify="left" if i == 0 else "right", no_wrap=True)
         for cells in self._cells():
             table.add_row(*map(Text, cells))
         return table

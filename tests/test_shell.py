@@ -36,7 +36,7 @@ def test_gradient_is_finite_everywhere_and_zero_beyond_the_bound(x64):
     gradient = jax.grad(lambda g: jnp.sum(Shell(g, g).process_variance()))
     g = jnp.asarray([-100.0, -3.0, 0.0, 2.0, 100.0])
     np.testing.assert_allclose(gradient(g), [0.0, 2 * np.exp(-6.0), 2.0, 2 * np.exp(4.0), 0.0], rtol=1e-14)
-    assert LOG_STD_BOUND == 20.0
+    assert LOG_STD_BOUND == 10.0
 
 
 def test_split_of_the_paper(x64):

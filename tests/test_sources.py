@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from small import rotation, small_settings
 
+from kaffee.config import override
 from kaffee.data import Series, write_series
 from kaffee.errors import CheckpointError, ConfigError, DataError
-from kaffee.sources import Source, check_unchanged, load_source, parse_source, summary
+from kaffee.settings import FitSettings
+from kaffee.sources import Source, check_unchanged, load_source, parse_source, short_recordings, summary
 from kaffee.systems import get_system
 
 
@@ -116,3 +118,14 @@ def test_a_series_in_one_line():
     values[0, 0] = np.nan
     two = Series.from_arrays([values, rotation(30)])
     assert summary(two) == "80 steps in 2 recordings of 30-50 x 2 coordinates, 0.6 % missing"
+
+
+def test_recordings_too_short_for_a_window_are_named():
+    series = Series.from_arrays([np.random.default_rng(0).standard_normal((n, 2)) for n in (200, 20)])
+    notes = short_recordings(series, FitSettings())
+    assert notes == [
+        "pretraining does not use recording 1: shorter than its windows of 51 rows",
+        "adaptation does not use recording 1: shorter than its windows of 41 rows",
+    ]
+    short_windows = override(FitSettings(), ["pretraining.window=5", "adaptation.scored=2"])
+    assert short_recordings(series, short_windows) == []

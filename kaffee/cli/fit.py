@@ -16,7 +16,7 @@ Data = Annotated[list[str] | None, typer.Argument(help="Files (each a recording)
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A setting, such as pretraining.schedule.num_updates=5000; may be repeated."),
+    typer.Option("--set", help="A setting, such as core.latent_dim=30; may be repeated."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -49,7 +49,7 @@ def fit(
     time_column: Annotated[str | None, typer.Option(help="Name of the time column.")] = None,
     columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
     recording_column: Annotated[str | None, typer.Option(help="Column that tells recordings apart.")] = None,
-    print_config: Annotated[bool, typer.Option(help="Print the settings as TOML and exit.")] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and exit.")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -106,7 +106,8 @@ def _run(output: Path, settings: "FitSettings", source: Any, *, quiet: bool, jso
         if same_command:
             check_unchanged(loaded.series, earlier["data"]["fingerprint"], source)
     folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
-    title = f"kaffee: {source.system or Path(source.paths[0]).name}"
+    more = f" and {len(source.paths) - 1} more" if len(source.paths) > 1 else ""
+    title = f"kaffee: {source.system or Path(source.paths[0]).name + more}"
     execute(folder, settings, loaded, title=title, quiet=quiet, json=json)
 
 
@@ -118,17 +119,20 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
     from kaffee.fitting import fit as fit_series
     from kaffee.report.fit import report_fit
     from kaffee.report.html import png
-    from kaffee.sources import summary
+    from kaffee.sources import short_recordings, summary
     from kaffee.store import write_atomically, write_json
 
     console = Console(stderr=True)
     if not quiet:
         console.print(f"{title}: {summary(loaded.series)} -> {folder.path}", markup=False, soft_wrap=True)
+    for note in short_recordings(loaded.series, settings):
+        console.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
     with TrainingProgress(console, quiet=quiet) as progress:
         result = fit_series(loaded.series, settings, dt=loaded.dt, store=folder, watcher=progress.watcher)
     for stage in (result.prior, result.fitted):
         if stage.skipped:
-            console.print(f"warning: {stage.report}", style="yellow", markup=False, soft_wrap=True)
+            word, colour = ("warning", "yellow") if stage.completed else ("error", "red")
+            console.print(f"{word}: {stage.report}", style=colour, markup=False, soft_wrap=True)
     if not quiet:
         console.print("Checking free runs and held-out data ...")
     command = shlex.join(["kaffee", *sys.argv[1:]])

@@ -31,7 +31,7 @@ def systems(
     else:
         found = stored_measurements()
     if json:
-        typer.echo(json_module.dumps({s.name: found.get(s.name) for s in chosen}, indent=2))
+        typer.echo(json_module.dumps({s.name: _facts(s) | (found.get(s.name) or {}) for s in chosen}, indent=2))
         return
     from rich.console import Console
 
@@ -44,6 +44,17 @@ def systems(
     columns = ("system", "dim", "dt", "burn-in", "lambda_1", "± se", "paper")
     note = "lambda_1 per unit of time; details: kaffee systems NAME"
     Console().print(Table("Systems", columns, rows, note=note).to_rich())
+
+
+def _facts(system: Any) -> dict[str, Any]:
+    return {
+        "title": system.title,
+        "dim": system.dim,
+        "dt": system.dt,
+        "burn_in": system.burn_in,
+        "parameters": system.parameters,
+        "lambda_1_paper": system.lambda_1,
+    }
 
 
 def _exponent(measured: dict[str, Any] | None) -> tuple[float | None, float | None]:
@@ -86,7 +97,7 @@ def simulate(
     observation_noise: Annotated[float, typer.Option(help="sigma_obs, likewise.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
     param: Annotated[list[str] | None, typer.Option(help="A parameter, such as F=10; may be repeated.")] = None,
-    states: Annotated[Path | None, typer.Option(help="Also write the noise-free states here.")] = None,
+    states: Annotated[Path | None, typer.Option(help="Also write the states before observation noise here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Simulate a system with process and observation noise as the paper defines them."""

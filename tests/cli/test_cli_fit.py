@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 import pytest
-from conftest import SMALL, sets
 
 import kaffee as library
+from cli.conftest import SMALL, sets
 from kaffee.cli import fit as fit_command
 from kaffee.cli import quickstart as quickstart_command
 from kaffee.config import read_toml, update
