@@ -80,7 +80,9 @@ def test_other_settings_in_the_same_folder_are_refused(refused, run, small):
 
 
 def start(*arguments):
-    command = [sys.executable, "-c", "from kaffee.cli.main import run; run()", *map(str, arguments)]
+    # A shell that runs the tests in the background makes its children ignore interrupts; a terminal does not.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", code + "from kaffee.cli.main import run; run()", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -196,7 +198,7 @@ def test_a_run_that_cannot_recover_says_so_and_has_its_own_exit_code(kaffee, fro
     wild = (*TINY, "adaptation.optimiser.learning_rate=1e30", "adaptation.schedule.patience=3")
     result = kaffee("fit", path, "-o", tmp_path / "run", "-q", "--json", *sets(*wild))
     assert result.exit_code == 3, result.exception
-    assert "warning: 5 updates, 4 skipped; the run could not recover and stopped: the " in result.stderr
+    assert "error: 5 updates, 4 skipped; the run could not recover and stopped: the " in result.stderr
     assert json.loads(result.stdout)["kaffee"]["diverged_at"] > 0
     assert (tmp_path / "run" / "report.html").exists()
 
