@@ -59,3 +59,9 @@ def test_tutorial_runs(tmp_path):
     scope = run(shortened(python_blocks(ROOT / "docs" / "tutorial.md")), tmp_path)
     assert scope["same"].columns == ("x1", "x2", "x3")
     assert scope["filtered"].outcome.ok
+
+
+def test_no_placeholder_is_left_in_the_docs():
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        found = re.findall(r"\b(?:[A-Z]{3,}_LINE|TODO|FIXME|FINGER|XXX)\b", path.read_text(encoding="utf-8"))
+        assert found == [], path
