@@ -1,0 +1,59 @@
+"""Ensemble scores against loops that follow the equations."""
+
+import numpy as np
+import pytest
+
+from kaffee.errors import ConfigError
+from kaffee.metrics.scores import ensemble_crps, ensemble_nll, ensemble_rmse
+
+RNG = np.random.default_rng(0)
+MEMBERS, REFERENCE = RNG.standard_normal((7, 4, 3)), RNG.standard_normal((4, 3))
+
+
+def test_nll_is_the_equation():
+    total = 0.0
+    for h in range(4):
+        for j in range(3):
+            values = MEMBERS[:, h, j]
+            s2 = sum((v - values.mean()) ** 2 for v in values) / 6
+            total += 0.5 * (np.log(2 * np.pi * s2) + (REFERENCE[h, j] - values.mean()) ** 2 / s2)
+    assert ensemble_nll(MEMBERS, REFERENCE) == pytest.approx(total / 12, rel=1e-12)
+
+
+def test_the_floor_keeps_a_collapsed_ensemble_finite():
+    same = np.zeros((5, 2))
+    expected = 0.5 * np.log(2 * np.pi * 1e-6)
+    assert ensemble_nll(same, np.zeros(2)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_crps_is_the_double_sum():
+    total = 0.0
+    for h in range(4):
+        for j in range(3):
+            x, y = MEMBERS[:, h, j], REFERENCE[h, j]
+            pairs = sum(abs(a - b) for a in x for b in x)
+            total += np.mean(np.abs(x - y)) - pairs / (2 * 7**2)
+    assert ensemble_crps(MEMBERS, REFERENCE) == pytest.approx(total / 12, rel=1e-12)
+
+
+def test_crps_of_a_point_is_its_distance():
+    assert ensemble_crps(np.full((3, 1), 2.0), np.array([5.0])) == 3.0
+
+
+def test_crps_of_a_large_gaussian_ensemble_is_the_closed_form():
+    """E CRPS of N(0, 1) at y = 0 is (sqrt 2 - 1) / sqrt pi; within five standard errors of the mean."""
+    members = np.random.default_rng(1).standard_normal((2000, 50))
+    assert ensemble_crps(members, np.zeros(50)) == pytest.approx(
+        (np.sqrt(2) - 1) / np.sqrt(np.pi), abs=5 * 0.02 / 50**0.5
+    )
+
+
+def test_rmse_is_the_mean_over_starts_of_each_root():
+    expected = np.mean([np.sqrt(np.mean((MEMBERS.mean(0)[s] - REFERENCE[s]) ** 2)) for s in range(4)])
+    assert ensemble_rmse(MEMBERS, REFERENCE) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("members", [np.zeros((1, 3)), np.zeros((4, 2)), np.zeros(3)])
+def test_shapes_that_do_not_fit_are_refused(members):
+    with pytest.raises(ConfigError, match="at least two members"):
+        ensemble_nll(members, np.zeros(3))
