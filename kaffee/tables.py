@@ -50,10 +50,14 @@ class Table:
             title_justify="left",
             caption_justify="left",
         )
+        cells = self._cells()
         for i, column in enumerate(self.columns):
-            table.add_column(Text(column), justify="left" if i == 0 else "right", no_wrap=True)
-        for cells in self._cells():
-            table.add_row(*map(Text, cells))
+            # Names and numbers stay whole; only a column of long texts folds.
+            whole = i == 0 or all(len(row[i]) <= 24 for row in cells)
+            justify: Any = "left" if i == 0 else "right"
+            table.add_column(Text(column), justify=justify, no_wrap=whole, overflow="fold")
+        for row in cells:
+            table.add_row(*map(Text, row))
         return table
 
     def to_markdown(self) -> str:
