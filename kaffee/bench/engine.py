@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from datetime import UTC, datetime
 from typing import Any
 
 from kaffee.bench.store import Cell, ResultStore
@@ -152,7 +153,8 @@ def run_recipe(
     chosen = [cell for cell in store.cells() if only is None or cell.row in only or store.prior_of(cell) is None]
     todo = [cell for cell in chosen if store.read(cell) is None]
     done = len(chosen) - len(todo)
-    start = time.perf_counter()
+    start, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
+    names: list[str] = []
 
     def ready(cell: Cell) -> bool:
         prior = store.prior_of(cell)
@@ -161,12 +163,10 @@ def run_recipe(
     def finished(cell: Cell) -> None:
         nonlocal done
         done += 1
+        names.append(cell.name)
+        store.note_wall_time(started, time.perf_counter() - start, engine.num_workers, names)
         if progress is not None:
             progress(done, len(chosen), cell.name)
 
-    try:
-        engine.run(todo, arguments, ready, finished)
-    finally:
-        if todo:
-            store.add_wall_time(time.perf_counter() - start, engine.num_workers, done - (len(chosen) - len(todo)))
+    engine.run(todo, arguments, ready, finished)
     return len(todo)

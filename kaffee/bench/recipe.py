@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
@@ -47,6 +47,14 @@ class Row:
     method: str
     settings: CellSettings
     paper: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def training_hash(self) -> str:
+        """Of what decides the trained model; how it is evaluated does not."""
+        settings = replace(self.settings, protocol=CellSettings().protocol)
+        if self.method == "prior":
+            settings = replace(settings, adaptation=CellSettings().adaptation)
+        return settings_hash(settings, self.method)
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,16 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
     )
 
 
-def settings_hash(settings: CellSettings) -> str:
-    """A short fingerprint of settings, so that a cell made under others is not taken for this one."""
-    return hashlib.sha256(json.dumps(to_dict(settings), sort_keys=True).encode()).hexdigest()[:16]
+def settings_hash(settings: CellSettings, method: str | None = None) -> str:
+    """A short fingerprint of settings, so that a cell made under others is not taken for this one.
+
+    Options that are None do not enter: a later version may add some without making finished results worthless.
+    """
+    given = _given({"method": method, **to_dict(settings)})
+    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _given(item) for key, item in value.items() if item is not None}
+    return [_given(item) for item in value] if isinstance(value, list | tuple) else value

@@ -75,12 +75,12 @@ class ResultStore:
         """Remove the record of a cell, so that it is run again."""
         (self.cell_folder(cell) / "cell.json").unlink(missing_ok=True)
 
-    def add_wall_time(self, seconds: float, workers: int, cells: int) -> None:
-        """Note that a run of the engine took this long."""
+    def note_wall_time(self, started: str, seconds: float, workers: int, cells: list[str]) -> None:
+        """Note how long the run that began at `started` took so far, and which cells it finished."""
         path = self.folder / "wall.json"
-        runs = read_json(path, "wall times")["runs"] if path.exists() else []
-        runs.append({"seconds": round(seconds, 1), "workers": workers, "cells": cells})
-        write_json(path, {"runs": runs, "total_seconds": round(sum(run["seconds"] for run in runs), 1)})
+        runs = read_json(path, "wall times")["runs"] if path.exists() else {}
+        runs[started] = {"seconds": round(seconds, 1), "workers": workers, "cells": cells}
+        write_json(path, {"runs": runs, "total_seconds": round(sum(run["seconds"] for run in runs.values()), 1)})
 
     def row(self, cell: Cell) -> Row:
         return self.recipe.row(cell.row)

@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 
-from kaffee.bench.recipe import CellSettings, load_recipe
+from kaffee.bench.recipe import CellSettings, DataSettings, load_recipe
 from kaffee.bench.store import Cell, ResultStore
 from kaffee.checkpoint import Reconstruction, load
+from kaffee.errors import KaffeeError
 from kaffee.evaluation import Reference, evaluate, simulate_reference
 from kaffee.evaluation.card import core_of
+from kaffee.evaluation.protocol import Protocol
 from kaffee.methods import get_method
 from kaffee.provenance import machine, versions
 from kaffee.ssm import StateSpaceModel
@@ -24,16 +26,15 @@ from kaffee.training.pretraining import pretrain
 
 
 @lru_cache(maxsize=2)
-def reference_for(settings: CellSettings) -> Reference:
+def reference_for(data: DataSettings, protocol: Protocol) -> Reference:
     """The truth of a recipe's data, once per process."""
-    data = settings.data
     return simulate_reference(
         get_system(data.system),
         num_train_steps=data.num_train_steps,
         process_noise=data.process_noise,
         observation_noise=data.observation_noise,
         seed=data.seed,
-        protocol=settings.protocol,
+        protocol=protocol,
     )
 
 
@@ -54,13 +55,13 @@ def train_prior(settings: CellSettings, reference: Reference, seed: int) -> tupl
     return shell, trained
 
 
-def _run(store: ResultStore, cell: Cell) -> dict[str, Any]:
-    row, start = store.row(cell), time.perf_counter()
+def _train(store: ResultStore, cell: Cell, reference: Reference) -> Reconstruction:
+    """Train the model of a cell, or take it from disk if this was done before under the same settings."""
+    row, start, folder = store.row(cell), time.perf_counter(), store.cell_folder(cell)
+    known = _stored_model(folder)
+    if known is not None and known.provenance.get("training_hash") == row.training_hash:
+        return known
     settings = row.settings
-    reference = reference_for(settings)
-    prepared = time.perf_counter()
-    ties: dict[str, Any] = {"columns": reference.train.columns, "dt": reference.system.dt}
-    known_core = None
     if row.method == "prior":
         model, trained = train_prior(settings, reference, cell.seed)
     else:
@@ -69,25 +70,49 @@ def _run(store: ResultStore, cell: Cell) -> dict[str, Any]:
         prior = load(store.cell_folder(prior_cell)).model
         trained = adapt(prior, reference.standard_train, get_method(row.method), settings.adaptation, seed=cell.seed)
         model = trained.model
-        if not get_method(row.method).train_core:
-            known_core = core_of(store.read(prior_cell) or {})
-    trained_at = time.perf_counter()
-    provenance = {"seed": cell.seed, "fingerprint": reference.train.fingerprint, "versions": versions()}
-    Reconstruction(model, reference.scaler, method=row.method, provenance=provenance, **ties).save(
-        store.cell_folder(cell)
-    )
-    card = evaluate(model, reference, method=row.method, protocol=settings.protocol, core_fidelity=known_core)
-    done = time.perf_counter()
-    return {
-        "error": None,
-        **card.to_dict(),
+    provenance = {
+        "seed": cell.seed,
+        "fingerprint": reference.train.fingerprint,
+        "training_hash": row.training_hash,
         "training": {
             "first_loss": _finite(trained.losses[:1]),
             "last_loss": _finite(trained.losses[-10:]),
             "skipped": trained.skipped,
             "completed": trained.completed,
             "report": str(trained),
+            "seconds": round(time.perf_counter() - start, 2),
         },
+    }
+    columns, dt = reference.train.columns, reference.system.dt
+    made = Reconstruction(model, reference.scaler, columns, dt, method=row.method, provenance=provenance)
+    made.save(folder)
+    return made
+
+
+def _stored_model(folder: Path) -> Reconstruction | None:
+    try:
+        return load(folder)
+    except KaffeeError:  # absent, or broken: then it is made anew
+        return None
+
+
+def _run(store: ResultStore, cell: Cell) -> dict[str, Any]:
+    row, start = store.row(cell), time.perf_counter()
+    reference = reference_for(row.settings.data, row.settings.protocol)
+    prepared = time.perf_counter()
+    trained = _train(store, cell, reference)
+    trained_at = time.perf_counter()
+    known_core, prior_cell = None, store.prior_of(cell)
+    if prior_cell is not None and not get_method(row.method).train_core:
+        known_core = core_of(store.read(prior_cell) or {})
+    card = evaluate(
+        trained.model, reference, method=row.method, protocol=row.settings.protocol, core_fidelity=known_core
+    )
+    done = time.perf_counter()
+    return {
+        "error": None,
+        **card.to_dict(),
+        "training": trained.provenance["training"],
         "seconds": {
             "reference": round(prepared - start, 2),
             "training": round(trained_at - prepared, 2),

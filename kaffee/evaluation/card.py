@@ -104,23 +104,33 @@ def evaluate(
         recursion = METHODS[method].filter if method in METHODS else Recursion()
         embedded = forecast_scores(model, recursion, reference, protocol, "embedding")
         filtered = forecast_scores(model, recursion, reference, protocol, "filtered")
-        tangent = tangent_grounding(model, recursion, reference, protocol)
+        tangents = tangent_grounding(model, recursion, reference, protocol, (1, *protocol.spectrum_horizons))
         noisy = fidelity(model, reference, protocol, stochastic=True, h_reference=h)
+        here, after, tangent = embedded[protocol.horizon], filtered[protocol.horizon], tangents[1]
         local = {
-            "nll": embedded.nll,
-            "crps": embedded.crps,
+            "nll": here.nll,
+            "crps": here.crps,
             "g_tan": tangent.pooled,
             "d_stsp_stoch": noisy.d_stsp,
             "dh_stoch": noisy.dh,
             "diverged_stoch": noisy.diverged,
         }
         extra |= {
-            "nll_many_starts": embedded.nll_many,
-            "crps_many_starts": embedded.crps_many,
-            "nll_filtered": filtered.nll,
-            "crps_filtered": filtered.crps,
-            "nll_filtered_many_starts": filtered.nll_many,
-            "crps_filtered_many_starts": filtered.crps_many,
+            "nll_many_starts": here.nll_many,
+            "crps_many_starts": here.crps_many,
+            "nll_filtered": after.nll,
+            "crps_filtered": after.crps,
+            "nll_filtered_many_starts": after.nll_many,
+            "crps_filtered_many_starts": after.crps_many,
+            "spectrum": {
+                str(h): {
+                    "embedding": embedded[h]._asdict(),
+                    "filtered": filtered[h]._asdict(),
+                    "g_tan": tangents[h].pooled,
+                    "g_tan_within": tangents[h].within,
+                }
+                for h in protocol.spectrum_horizons
+            },
             "g_tan_within": tangent.within,
             "h_stoch": noisy.h,
             "dh_stoch_noisy_reference": abs(noisy.h - reference.lyapunov_noisy.sum_positive),

@@ -1,6 +1,6 @@
 """Axis 1, local probabilistic behaviour: ensemble NLL, CRPS and G_tan on held-out data."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from kaffee.filtering import run_filter
 from kaffee.forecast import forecast_ensemble
 from kaffee.gaussian import Belief
 from kaffee.metrics.grounding import Grounding, grounding, oracle_log_growth
-from kaffee.metrics.scores import ensemble_crps, ensemble_nll
+from kaffee.metrics.scores import ensemble_crps, ensemble_nll, ensemble_rmse
 from kaffee.objectives import dynamics_of, initial_belief
 from kaffee.recursion import Recursion, observations_of, predict, step
 from kaffee.ssm import StateSpaceModel
@@ -25,11 +25,11 @@ class Growth(NamedTuple):
 
     Attributes:
         posterior: Omega_{t|t} = B Sigma_{t|t} B'.
-        predicted: The diagonal of B Sigma_{t+H|t} B', without observation noise.
+        predicted: The diagonals of B Sigma_{t+h|t} B' for h = 1..H, without observation noise.
     """
 
     posterior: Float[Array, "T N N"]
-    predicted: Float[Array, "T N"]
+    predicted: Float[Array, "T H N"]
 
 
 @eqx.filter_jit
@@ -40,46 +40,59 @@ def variance_growth(model: StateSpaceModel, x: Float[Array, "T N"], recursion: R
     observations = observations_of(x[None, 1:], jnp.ones_like(x[None, 1:], bool), model.observation)
     observed = lambda P: model.observation.columns(model.observation.rows(P))[0]  # noqa: E731
 
-    def ahead(_: int, belief: Belief) -> Belief:
-        return predict(dynamics.core, dynamics.process_variance, belief, transport=recursion.transport)
+    def ahead(belief: Belief, _: None) -> tuple[Belief, Array]:
+        belief = predict(dynamics.core, dynamics.process_variance, belief, transport=recursion.transport)
+        return belief, jnp.diagonal(observed(belief.covariance))
 
     def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, Growth]:
         now = step(recursion, dynamics, model.observation, belief, *inputs)
-        future = jax.lax.fori_loop(0, horizon, ahead, now.filtered)
-        return now.filtered, Growth(observed(now.filtered.covariance), jnp.diagonal(observed(future.covariance)))
+        _, predicted = jax.lax.scan(ahead, now.filtered, None, length=horizon)
+        return now.filtered, Growth(observed(now.filtered.covariance), predicted)
 
     return jax.lax.scan(body, start, (observations.x, observations.mask))[1]
 
 
 def tangent_grounding(
-    model: StateSpaceModel, recursion: Recursion, reference: Reference, protocol: Protocol, horizon: int = 1
-) -> Grounding:
-    """G_tan (Eq. gtan), or G_tan^(H) for a longer horizon: model growth against the true tangent's."""
+    model: StateSpaceModel,
+    recursion: Recursion,
+    reference: Reference,
+    protocol: Protocol,
+    horizons: tuple[int, ...] = (1,),
+) -> dict[int, Grounding]:
+    """G_tan (Eq. gtan) at horizon 1 and G_tan^(H) beyond: the model's variance growth against the true tangent's.
+
+    The covariance of step t|t is pushed H steps without assimilation, by the model and by the product of the true
+    Jacobians J*_{t+H-1} ... J*_t.
+    """
     chosen = model.exact() if protocol.gates == "hard" else model
     rows = protocol.warm_up + protocol.grounding_steps + 1
     x = jnp.asarray(reference.scaler.transform(reference.test_observations[:rows]), model.dtype)
     growth = jax.tree.map(
-        lambda a: np.asarray(a, np.float64)[protocol.warm_up :], variance_growth(chosen, x, recursion, horizon)
+        lambda a: np.asarray(a, np.float64)[protocol.warm_up :], variance_growth(chosen, x, recursion, max(horizons))
     )
     # Growth[i] belongs to row i + 1 of x: the first row only anchors the belief.
-    first = protocol.warm_up + 1
-    J = reference.jacobians(reference.test_states[first : first + len(growth.predicted) + horizon - 1])
-    product = J[: len(growth.predicted)]
-    for h in range(1, horizon):
-        product = J[h : h + len(growth.predicted)] @ product
+    first, count = protocol.warm_up + 1, len(growth.posterior)
+    J = reference.jacobians(reference.test_states[first : first + count + max(horizons) - 1])
     before = np.diagonal(growth.posterior, axis1=1, axis2=2)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        model_growth = np.log(growth.predicted) - np.log(before)
-    return grounding(model_growth, oracle_log_growth(growth.posterior, product))
+    found, product = {}, J[:count]
+    for h in range(1, max(horizons) + 1):
+        product = product if h == 1 else J[h - 1 : h - 1 + count] @ product
+        if h in horizons:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                model_growth = np.log(growth.predicted[:, h - 1]) - np.log(before)
+            found[h] = grounding(model_growth, oracle_log_growth(growth.posterior, product))
+    return found
 
 
 class ForecastScores(NamedTuple):
-    """Ensemble scores in data units."""
+    """Ensemble scores in data units, over the paper's number of starts and over many more."""
 
     nll: float
     crps: float
+    rmse: float
     nll_many: float
     crps_many: float
+    rmse_many: float
 
 
 def evenly(total: int, count: int) -> np.ndarray:
@@ -100,33 +113,39 @@ def forecast_scores(
     recursion: Recursion,
     reference: Reference,
     protocol: Protocol,
-    start: str,
-    horizon: int | None = None,
-) -> ForecastScores:
-    """Path-mean NLL and endpoint CRPS of ensembles against noisy observations, in data units (appendix C.4).
+    start: Literal["embedding", "filtered"],
+) -> dict[int, ForecastScores]:
+    """Path-mean NLL, endpoint CRPS and endpoint RMSE of ensembles against noisy observations (appendix C.4).
 
     Args:
         start: "embedding" of the noisy observation (the paper's) or "filtered" belief.
+
+    Returns:
+        Scores in data units by horizon.
     """
-    horizon = protocol.horizon if horizon is None else horizon
-    first = protocol.warm_up
+    horizons = protocol.all_horizons
+    first, longest = protocol.warm_up, max(horizons)
     starts = first + evenly(protocol.forecast_span - first, protocol.num_extra_starts)
-    x = reference.scaler.transform(reference.test_observations[: protocol.forecast_span + horizon + 1])
+    x = reference.scaler.transform(reference.test_observations[: protocol.forecast_span + longest + 1])
     if start == "embedding":
         origin: Array | Belief = model.embed(jnp.asarray(x[starts], model.dtype))
     else:
         origin = filtered_beliefs(model, recursion, x, starts, protocol.warm_up)
     key = jax.random.key(protocol.seed)
-    ensemble = forecast_ensemble(model, origin, horizon, protocol.num_members, key=key)
+    ensemble = forecast_ensemble(model, origin, longest, protocol.num_members, key=key)
     members = reference.scaler.inverse(np.asarray(ensemble, np.float64))
-    future = np.stack([reference.test_observations[s + 1 : s + 1 + horizon] for s in starts])
+    future = np.stack([reference.test_observations[s + 1 : s + 1 + longest] for s in starts])
+    paths, endpoints = evenly(len(starts), protocol.num_starts), evenly(len(starts), protocol.num_crps_starts)
 
-    def scores(count: int) -> tuple[float, float]:
-        chosen = evenly(len(starts), count)
-        return (
-            ensemble_nll(members[:, chosen], future[chosen]),
-            ensemble_crps(members[:, chosen, -1], future[chosen, -1]),
+    def scores(h: int) -> ForecastScores:
+        last, truth = members[:, :, h - 1], future[:, h - 1]
+        return ForecastScores(
+            nll=ensemble_nll(members[:, paths, :h], future[paths, :h]),
+            crps=ensemble_crps(last[:, endpoints], truth[endpoints]),
+            rmse=ensemble_rmse(last[:, endpoints], truth[endpoints]),
+            nll_many=ensemble_nll(members[:, :, :h], future[:, :h]),
+            crps_many=ensemble_crps(last, truth),
+            rmse_many=ensemble_rmse(last, truth),
         )
 
-    everything = scores(len(starts))
-    return ForecastScores(scores(protocol.num_starts)[0], scores(protocol.num_crps_starts)[1], *everything)
+    return {h: scores(h) for h in horizons}

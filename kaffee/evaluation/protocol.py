@@ -12,6 +12,7 @@ class Protocol:
 
     Attributes:
         horizon: Forecast steps H = floor(0.25 / (lambda_1 dt)).
+        spectrum_horizons: Forecast steps of the skill spectrum: 0.13, 0.27, 0.60, 1.00 Lyapunov times (D.1).
         num_members: Of an ensemble.
         num_starts: Forecast starts of the NLL, evenly spaced over `forecast_span` steps of the test data.
         num_crps_starts: Of the CRPS.
@@ -26,6 +27,7 @@ class Protocol:
     """
 
     horizon: int = 4
+    spectrum_horizons: tuple[int, ...] = (2, 4, 9, 15)
     num_members: int = 200
     num_starts: int = 100
     num_crps_starts: int = 10
@@ -45,8 +47,15 @@ class Protocol:
         for name, value in asdict(self).items():
             if isinstance(value, int) and name != "seed" and value < 1:
                 raise ConfigError(f"protocol.{name} must be at least 1, not {value}.")
+        if any(h < 1 for h in self.spectrum_horizons):
+            raise ConfigError(f"protocol.spectrum_horizons must all be at least 1, not {self.spectrum_horizons}.")
         if self.num_extra_starts < max(self.num_starts, self.num_crps_starts):
             raise ConfigError("protocol.num_extra_starts must not be smaller than the other numbers of starts.")
+
+    @property
+    def all_horizons(self) -> tuple[int, ...]:
+        """Every horizon at which forecasts are scored, in ascending order."""
+        return tuple(sorted({self.horizon, *self.spectrum_horizons}))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

@@ -60,7 +60,12 @@ def simulate_reference(
     protocol: Protocol,
 ) -> Reference:
     """Simulate training data, test data and the clean reference of a system."""
-    num_test = max(protocol.transient + protocol.rollout_steps, protocol.forecast_span + protocol.horizon + 1)
+    longest = max(protocol.all_horizons)
+    num_test = max(
+        protocol.transient + protocol.rollout_steps,
+        protocol.forecast_span + longest + 1,
+        protocol.warm_up + protocol.grounding_steps + longest + 1,
+    )
     simulation = simulate(
         system,
         num_train_steps + num_test,
