@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kaffee.arrays import fill_arrays, named_arrays
-from kaffee.cores import CORE_TYPES, Core, Custom, as_core
+from kaffee.cores import CORE_TYPES, Confined, Core, Custom, as_core
 from kaffee.data.scaler import Scaler
 from kaffee.errors import CheckpointError, KaffeeError
 from kaffee.observation import LinearObservation, ObservationMap, Projection
@@ -54,6 +54,8 @@ class Reconstruction:
 
 
 def _core_entry(core: Core) -> dict[str, Any]:
+    if isinstance(core, Confined):
+        return {**_core_entry(core.inner), "confined": True}
     for name, kind in CORE_TYPES.items():
         if type(core) is kind:
             return {"type": name, "hyperparameters": core.hyperparameters()}
@@ -155,6 +157,8 @@ def _template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np.ndarr
     def build() -> StateSpaceModel:
         known = CORE_TYPES.get(entry["type"])
         core = as_core(given, M) if known is None else known.skeleton(**entry["hyperparameters"])
+        if entry.get("confined", False):
+            core = Confined(core, jnp.zeros(M), jnp.zeros(M))
         observation: ObservationMap = Projection(N, M)
         if meta["observation"]["type"] == "linear":
             observation = LinearObservation(jnp.zeros((N, M)))

@@ -1,6 +1,7 @@
 """Transition maps: what the surrogate believes the dynamics are, without any noise."""
 
 from kaffee.cores.alrnn import ALRNN as ALRNN
+from kaffee.cores.confined import Confined as Confined
 from kaffee.cores.core import Core as Core
 from kaffee.cores.custom import Custom as Custom
 from kaffee.cores.custom import as_core as as_core

@@ -116,12 +116,10 @@ def evaluate(
             "diverged_stoch": noisy.diverged,
         }
         extra |= {
-            "nll_many_starts": here.nll_many,
-            "crps_many_starts": here.crps_many,
-            "nll_filtered": after.nll,
-            "crps_filtered": after.crps,
-            "nll_filtered_many_starts": after.nll_many,
-            "crps_filtered_many_starts": after.crps_many,
+            "nll_all_starts": here.nll_all,
+            "crps_all_starts": here.crps_all,
+            "nll_filtered": after.nll_all,
+            "crps_filtered": after.crps_all,
             "spectrum": {
                 str(h): {
                     "embedding": embedded[h]._asdict(),

@@ -85,14 +85,14 @@ def tangent_grounding(
 
 
 class ForecastScores(NamedTuple):
-    """Ensemble scores in data units, over the paper's number of starts and over many more."""
+    """Ensemble scores in data units, over the paper's number of starts and over all of them."""
 
     nll: float
     crps: float
     rmse: float
-    nll_many: float
-    crps_many: float
-    rmse_many: float
+    nll_all: float
+    crps_all: float
+    rmse_all: float
 
 
 def evenly(total: int, count: int) -> np.ndarray:
@@ -125,7 +125,9 @@ def forecast_scores(
     """
     horizons = protocol.all_horizons
     first, longest = protocol.warm_up, max(horizons)
-    starts = first + evenly(protocol.forecast_span - first, protocol.num_extra_starts)
+    # Each filtered start costs `warm_up` filter steps, so that there are fewer of them.
+    count = protocol.num_extra_starts if start == "embedding" else protocol.num_starts
+    starts = first + evenly(protocol.forecast_span - first, count)
     x = reference.scaler.transform(reference.test_observations[: protocol.forecast_span + longest + 1])
     if start == "embedding":
         origin: Array | Belief = model.embed(jnp.asarray(x[starts], model.dtype))
@@ -143,9 +145,9 @@ def forecast_scores(
             nll=ensemble_nll(members[:, paths, :h], future[paths, :h]),
             crps=ensemble_crps(last[:, endpoints], truth[endpoints]),
             rmse=ensemble_rmse(last[:, endpoints], truth[endpoints]),
-            nll_many=ensemble_nll(members[:, :, :h], future[:, :h]),
-            crps_many=ensemble_crps(last, truth),
-            rmse_many=ensemble_rmse(last, truth),
+            nll_all=ensemble_nll(members[:, :, :h], future[:, :h]),
+            crps_all=ensemble_crps(last, truth),
+            rmse_all=ensemble_rmse(last, truth),
         )
 
     return {h: scores(h) for h in horizons}

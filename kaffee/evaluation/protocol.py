@@ -16,7 +16,8 @@ class Protocol:
         num_members: Of an ensemble.
         num_starts: Forecast starts of the NLL, evenly spaced over `forecast_span` steps of the test data.
         num_crps_starts: Of the CRPS.
-        num_extra_starts: Of the additional columns, where 100 starts are too few (see docs/decisions.md).
+        num_extra_starts: Of the additional columns from embedded observations, where 100 starts are too few (see
+            docs/decisions.md); filtered beliefs start at `num_starts` of them.
         warm_up: Filter steps before G_tan and before a forecast from a filtered belief.
         grounding_steps: Steps pooled in G_tan.
         gates: Whose slopes transport the covariance that G_tan sees.

@@ -1,7 +1,8 @@
 """KAFFEE and its controls: train core and shell through the recursion (algorithm 1)."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from kaffee.methods import Method
 from kaffee.objectives import Gradient, Score, window_nll
 from kaffee.recursion import Recursion
 from kaffee.ssm import StateSpaceModel
+from kaffee.training.confine import confined
 from kaffee.training.forcing import Forcing, run_forced
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
@@ -31,6 +33,8 @@ class Adaptation:
         start: Where a window's mean starts: "embedding" of its first row, or "forced", the latent state of the prior
             under teacher forcing at every step. Either way the observed coordinates are then overwritten.
         gradient: "adjoint" (hand-derived) or "autodiff".
+        confine: Confine the trained core to the range of filtered training states, widened on both sides by this
+            fraction of it, so that free runs stay bounded (see `kaffee.training.confine`); None: leave it free.
         segment: See `kaffee.objectives.run_terms`; for windows that do not fit in memory.
     """
 
@@ -39,6 +43,7 @@ class Adaptation:
     start: Literal["embedding", "forced"] = "embedding"
     gradient: Gradient = "adjoint"
     segment: int | None = None
+    confine: float | None = None
     optimiser: Optimiser = Optimiser("adam", learning_rate=5e-3, clip_norm=2.0)
     schedule: Schedule = Schedule(num_updates=150, report_every=5, save_every=50)
 
@@ -47,6 +52,8 @@ class Adaptation:
             raise ConfigError(
                 f"A window of adaptation needs scored >= 1 and burn_in >= 0, not {self.scored} and {self.burn_in}."
             )
+        if self.confine is not None and not 0 <= self.confine < math.inf:
+            raise ConfigError(f"confine, a fraction of the states' range, must not be negative; got {self.confine}.")
         steps = self.burn_in + self.scored
         if self.segment is not None and (self.segment < 1 or steps % self.segment):
             raise ConfigError(f"segment must divide burn_in + scored = {steps}; {self.segment} does not.")
@@ -120,7 +127,7 @@ def adapt(
     """
     parts = method.trainable_parts if parts is None else parts
     prior = model.replace(core=model.core.surrogate())
-    return train(
+    trained = train(
         prior,
         nll_objective(prior, series, method, settings, parts),
         training_windows(series, settings.burn_in + settings.scored + 1, model.dtype),
@@ -132,3 +139,6 @@ def adapt(
         save=save,
         **resume,
     )
+    if settings.confine is None:
+        return trained
+    return replace(trained, model=confined(trained.model, series, method.filter, margin=settings.confine))

@@ -75,6 +75,9 @@ class Watcher:
     def advanced(self, update: int, loss: float, skipped: int) -> None:
         """A chunk is done; `loss` is the mean over its finite updates."""
 
+    def visited(self, update: int, model: StateSpaceModel) -> None:
+        """The model before the first update of this call and after every chunk, as it would be if the run ended now."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -220,7 +223,11 @@ def train(
         )
         return new, np.asarray(values)[:count]
 
+    def model_at(state: TrainState) -> StateSpaceModel:
+        return eqx.combine(optimiser.result(state.optimiser, state.parameters), frozen)
+
     done = int(state.update)
+    watcher.visited(done, model_at(state))
     if done < schedule.num_updates:
         watcher.compiling("one update")
         chunk(state, 0)
@@ -237,6 +244,7 @@ def train(
             finite = values[np.isfinite(values)]
             mean = float(finite.mean()) if finite.size else float("nan")
             watcher.advanced(done, mean, int(state.skipped))
+            watcher.visited(done, model_at(state))
             if save is not None and done % schedule.save_every == 0 and done < schedule.num_updates:
                 save(state, np.concatenate(history))
     except KeyboardInterrupt:
@@ -247,7 +255,7 @@ def train(
     if save is not None:
         save(state, every)
     return Trained(
-        model=eqx.combine(state.parameters, frozen),
+        model=model_at(state),
         losses=every,
         state=state,
         skipped=int(state.skipped),
