@@ -90,9 +90,31 @@ def parse_override(text: str) -> dict[str, Any]:
             value = tomllib.loads(f"value = {raw}")["value"]
         except ValueError:
             value = raw
-    for part in reversed(key.strip().split(".")):
+    return nested(key.strip(), value)
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """A dotted key as nested dictionaries.
+
+    >>> nested("a.b", 3)
+    {'a': {'b': 3}}
+    """
+    for part in reversed(key.split(".")):
         value = {part: value}
     return value
+
+
+def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dictionaries together; the second wins.
+
+    >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    merged = dict(first)
+    for key, value in second.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
 
 
 def override(settings: T, texts: Iterable[str]) -> T:

@@ -1,19 +1,23 @@
-"""Running cells: worker processes pinned to cores on one machine, or Dask beyond it."""
+"""Running cells: in order, as they become ready, on worker processes of this machine that are pinned to cores."""
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from datetime import UTC, datetime
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
 from kaffee.bench.store import Cell, ResultStore
-from kaffee.errors import KaffeeError
+from kaffee.errors import ConfigError, KaffeeError
 
-MAX_DEATHS_PER_CELL = 3
+# A cell that ends its worker this often is given up, and a run in which this many cells are given up stops.
+MAX_DEATHS = 3
 
 
 def usable_cores() -> list[int]:
@@ -23,41 +27,93 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def _start_worker(cores: Any, parent: int) -> None:
-    """Pin this worker to one core, and end with its parent even if that is killed."""
-    core = cores.get()
+def pin(core: int) -> None:
+    """Keep the calling thread, and those that it starts, on one core; JAX then sizes its pools for one."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _perform(arguments: tuple[Any, ...]) -> str:
+def perform_cell(arguments: tuple[Any, ...]) -> str:
+    """What a worker is asked to do."""
     from kaffee.bench.work import run_cell
 
     return run_cell(*arguments)
 
 
-class LocalEngine:
-    """Worker processes on this machine."""
+class Engine(Protocol):
+    """Whatever can run cells."""
 
-    def __init__(self, num_workers: int | None = None) -> None:
+    num_workers: int
+
+    def run(
+        self,
+        todo: list[Cell],
+        arguments: Callable[[Cell], tuple[Any, ...]],
+        ready: Callable[[Cell], bool],
+        finished: Callable[[Cell], None],
+    ) -> None:
+        """Run cells in order as they become ready. A worker that dies costs one cell, which is run again.
+
+        Raises:
+            KaffeeError: At the end, if a cell was given up or still waits for one that failed.
+        """
+
+
+def _start_worker(core: int, lifeline: Connection) -> None:
+    """Pin this worker, and end it with its runner even if that is killed."""
+    pin(core)
+    # Ctrl-C reaches the whole process group; only the runner answers it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        try:
+            lifeline.recv()  # nothing is ever sent: this returns when the other end is closed
+        except (EOFError, OSError):
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class _Worker:
+    """One worker process. A pool of its own, since a pool loses all its processes when one of them dies."""
+
+    def __init__(self, core: int) -> None:
+        self.core = core
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        theirs, self._lifeline = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker, initargs=(self.core, theirs))
+
+    def submit(self, function: Callable[..., str], arguments: tuple[Any, ...]) -> Future[str]:
+        try:
+            return self._pool.submit(function, arguments)
+        except BrokenProcessPool:  # it died since its last cell
+            self.restart()
+            return self._pool.submit(function, arguments)
+
+    def restart(self) -> None:
+        self.end()
+        self._start()
+
+    def end(self) -> None:
+        """End the process at once, whatever it does."""
+        self._lifeline.close()
+        self._pool.shutdown()
+
+
+class LocalEngine:
+    """Worker processes on this machine, one per core unless told otherwise."""
+
+    def __init__(
+        self, num_workers: int | None = None, perform: Callable[[tuple[Any, ...]], str] = perform_cell
+    ) -> None:
+        if num_workers is not None and num_workers < 1:
+            raise ConfigError(f"There must be at least one worker, not {num_workers}.")
         self.cores = usable_cores()
         self.num_workers = num_workers or len(self.cores)
-
-    def _pool(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        cores = context.Queue()
-        for i in range(self.num_workers):
-            cores.put(self.cores[i % len(self.cores)])
-        return ProcessPoolExecutor(
-            self.num_workers, mp_context=context, initializer=_start_worker, initargs=(cores, os.getpid())
-        )
+        self.perform = perform
 
     def run(
         self,
@@ -66,84 +122,53 @@ class LocalEngine:
         ready: Callable[[Cell], bool],
         finished: Callable[[Cell], None],
     ) -> None:
-        """Run cells in order as they become ready; a dead worker costs one cell, which is run again."""
-        waiting, deaths = list(todo), dict.fromkeys(todo, 0)
-        while waiting:
-            running: dict[Future[str], Cell] = {}
-            pool = self._pool()
-            try:
-                while waiting or running:
-                    for cell in [c for c in waiting if ready(c)][: self.num_workers - len(running)]:
-                        waiting.remove(cell)
-                        running[pool.submit(_perform, arguments(cell))] = cell
-                    if not running:
-                        raise KaffeeError(f"{waiting[0].name} waits for a cell that failed. See: kaffee bench status")
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        future.result()
-                        finished(running.pop(future))
-            except BrokenProcessPool:
-                lost = list(running.values())
-                for cell in lost:
-                    deaths[cell] += 1
-                    if deaths[cell] >= MAX_DEATHS_PER_CELL:
-                        raise KaffeeError(f"{cell.name} killed its worker {deaths[cell]} times (memory?).") from None
-                waiting = lost + waiting
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-
-
-class DaskEngine:
-    """A Dask cluster: a scheduler's address, or local workers."""
-
-    def __init__(self, scheduler: str | None = None, num_workers: int | None = None) -> None:
+        """See `Engine`."""
+        waiting, deaths, hopeless = list(todo), Counter[Cell](), list[Cell]()
+        workers = [_Worker(self.cores[i % len(self.cores)]) for i in range(self.num_workers)]
+        idle = list(workers)
+        running: dict[Future[str], tuple[Cell, _Worker]] = {}
         try:
-            import distributed
-        except ImportError:
-            raise KaffeeError("Dask is not installed: pip install 'kaffee[dask]'") from None
-        if scheduler is not None:
-            self.client = distributed.Client(scheduler)
-        else:
-            cluster = distributed.LocalCluster(
-                n_workers=num_workers, threads_per_worker=1, processes=True, dashboard_address=None
-            )
-            self.client = distributed.Client(cluster)
-        self.num_workers = max(len(self.client.scheduler_info()["workers"]), 1)
+            while len(hopeless) < MAX_DEATHS:
+                for cell in [c for c in waiting if ready(c)][: len(idle)]:
+                    waiting.remove(cell)
+                    worker = idle.pop(0)
+                    running[worker.submit(self.perform, arguments(cell))] = cell, worker
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    cell, worker = running.pop(future)
+                    idle.append(worker)
+                    try:
+                        future.result()
+                    except BrokenProcessPool:
+                        worker.restart()
+                        deaths[cell] += 1
+                        if deaths[cell] < MAX_DEATHS:
+                            waiting.insert(0, cell)
+                        else:
+                            hopeless.append(cell)
+                    else:
+                        finished(cell)
+        finally:
+            for worker in workers:
+                worker.end()
+        raise_unfinished(hopeless, waiting)
 
-    def run(
-        self,
-        todo: list[Cell],
-        arguments: Callable[[Cell], tuple[Any, ...]],
-        ready: Callable[[Cell], bool],
-        finished: Callable[[Cell], None],
-    ) -> None:
-        """Submit cells as they become ready; Dask runs the cell of a dead worker again."""
-        from distributed import as_completed
 
-        waiting = list(todo)
-        running: dict[Any, Cell] = {}
-        results = as_completed()
-
-        def submit() -> None:
-            for cell in [c for c in waiting if ready(c)]:
-                waiting.remove(cell)
-                future = self.client.submit(_perform, arguments(cell), pure=False, retries=MAX_DEATHS_PER_CELL)
-                running[future] = cell
-                results.add(future)
-
-        submit()
-        while running:
-            future = next(results)
-            future.result()
-            finished(running.pop(future))
-            submit()
-        if waiting:
-            raise KaffeeError(f"{waiting[0].name} waits for a cell that failed. See: kaffee bench status")
+def raise_unfinished(hopeless: list[Cell], waiting: list[Cell]) -> None:
+    """A sentence for the cells that a run could not do, if there are any."""
+    if hopeless:
+        names = ", ".join(cell.name for cell in hopeless)
+        raise KaffeeError(f"{names} ended the worker {MAX_DEATHS} times. Is there enough memory? Fewer --workers help.")
+    if waiting:
+        raise KaffeeError(
+            f"{waiting[0].name} waits for a cell that failed. See: kaffee bench status, then: kaffee bench retry"
+        )
 
 
 def run_recipe(
     store: ResultStore,
-    engine: LocalEngine | DaskEngine,
+    engine: Engine,
     arguments: Callable[[Cell], tuple[Any, ...]],
     *,
     only: list[str] | None = None,
@@ -153,20 +178,26 @@ def run_recipe(
     chosen = [cell for cell in store.cells() if only is None or cell.row in only or store.prior_of(cell) is None]
     todo = [cell for cell in chosen if store.read(cell) is None]
     done = len(chosen) - len(todo)
-    start, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
+    start, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="milliseconds")
     names: list[str] = []
 
     def ready(cell: Cell) -> bool:
         prior = store.prior_of(cell)
-        return prior is None or store.is_done(prior)
+        return prior is None or store.prior_store.is_done(prior)
 
     def finished(cell: Cell) -> None:
         nonlocal done
+        if store.read(cell) is None:
+            raise KaffeeError(
+                f"{cell.name} was run, but {store.cell_folder(cell)} holds no record of it under these settings. "
+                f"Do all workers see this folder, and do they have the same version of kaffee?"
+            )
         done += 1
         names.append(cell.name)
         store.note_wall_time(started, time.perf_counter() - start, engine.num_workers, names)
         if progress is not None:
             progress(done, len(chosen), cell.name)
 
-    engine.run(todo, arguments, ready, finished)
+    if todo:
+        engine.run(todo, arguments, ready, finished)
     return len(todo)

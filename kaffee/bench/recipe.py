@@ -5,9 +5,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from itertools import product
 from typing import Any
 
-from kaffee.config import to_dict, update
+from kaffee.config import merge, nested, to_dict, update
 from kaffee.errors import ConfigError, unknown
 from kaffee.evaluation.protocol import Protocol
 from kaffee.settings import CoreSettings, ShellSettings
@@ -59,13 +60,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table: rows, seeds and the columns that are shown."""
+    """A table: rows, seeds and the columns that are shown.
+
+    Attributes:
+        kind: What is measured in a cell, a name in `kaffee.bench.kinds`.
+        priors: The recipe whose priors the rows start from; None: this one's own.
+    """
 
     name: str
     title: str
     num_seeds: int
     metrics: tuple[str, ...]
     rows: tuple[Row, ...]
+    kind: str = "table"
+    priors: "Recipe | None" = None
 
     def row(self, name: str) -> Row:
         """The row of that name."""
@@ -97,7 +105,7 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
         changes = presets[preset]
     common = update(CellSettings(), values.get("settings", {}))
     rows = []
-    for key, row in values["rows"].items():
+    for key, row in _combinations(values["rows"], values.get("grid", {})):
         settings = update(common, row.get("settings", {}))
         settings = update(settings, changes.get("settings", {}))
         paper = {metric: (float(v[0]), float(v[1])) for metric, v in row.get("paper", {}).items()}
@@ -108,7 +116,21 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
         num_seeds=changes.get("num_seeds", values["num_seeds"]),
         metrics=tuple(values["metrics"]),
         rows=tuple(rows),
+        kind=values.get("kind", "table"),
+        priors=load_recipe(values["priors"], preset) if "priors" in values else None,
     )
+
+
+def _combinations(rows: Mapping[str, Any], grid: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Every row once for each combination of the grid's values; a grid entry has a dotted key and its values."""
+    found = []
+    for (name, row), values in product(rows.items(), product(*[axis["values"] for axis in grid.values()])):
+        settings = dict(row.get("settings", {}))
+        for axis, value in zip(grid.values(), values, strict=True):
+            settings = merge(settings, nested(axis["key"], value))
+        suffix = "".join(f"-{label}={value:g}" for label, value in zip(grid, values, strict=True))
+        found.append((name + suffix, {**row, "settings": settings}))
+    return found
 
 
 def settings_hash(settings: CellSettings, method: str | None = None) -> str:

@@ -45,10 +45,16 @@ class ResultStore:
     def cell_folder(self, cell: Cell) -> Path:
         return self.folder / cell.row / f"{cell.seed:02d}"
 
+    @property
+    def prior_store(self) -> "ResultStore":
+        """Where the priors of this recipe are."""
+        return self if self.recipe.priors is None else ResultStore(self.root, self.recipe.priors)
+
     def prior_of(self, cell: Cell) -> Cell | None:
-        """The cell that must be finished before this one."""
-        prior = next((row.name for row in self.recipe.rows if row.method == "prior"), None)
-        return None if prior is None or cell.row == prior else Cell(prior, cell.seed)
+        """The cell, in `prior_store`, that must be finished before this one."""
+        prior = next((row.name for row in self.prior_store.recipe.rows if row.method == "prior"), None)
+        own = self.recipe.priors is None
+        return None if prior is None or (own and cell.row == prior) else Cell(prior, cell.seed)
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
         """The record of a cell, finished or failed, made under the settings of this recipe; None if there is none."""

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from kaffee.cli import about, bench, fit, quickstart, systems
+from kaffee.cli import about, bench, dpc, fit, quickstart, systems
 from kaffee.errors import KaffeeError
 
 INTERRUPTED = 130
@@ -33,6 +33,7 @@ app.command("systems")(systems.systems)
 app.command("simulate")(systems.simulate)
 app.command("fit")(fit.fit)
 app.command("resume")(fit.resume)
+app.command("dpc")(dpc.dpc)
 app.command("doctor")(about.doctor)
 app.command("cite")(about.cite)
 app.add_typer(bench.app, name="bench")

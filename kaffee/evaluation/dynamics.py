@@ -34,10 +34,13 @@ class Fidelity(NamedTuple):
     diverged: int
 
 
-def _divergence(reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], protocol: Protocol) -> float:
+def state_space_divergence(
+    reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "L N"], *, num_samples: int = 1_000, seed: int = 0
+) -> float:
+    """D_stsp by histogram for up to three coordinates, by Gaussian mixtures beyond (appendix C.4)."""
     if reference.shape[1] <= 3:
         return d_stsp_histogram(reference, generated)
-    return d_stsp_mixture(reference, generated, num_samples=protocol.mixture_samples, seed=protocol.seed)
+    return d_stsp_mixture(reference, generated, num_samples=num_samples, seed=seed)
 
 
 def fidelity(
@@ -71,7 +74,7 @@ def fidelity(
         model.core.exact(), run.states[0], num_exponents=protocol.num_exponents, dt=reference.system.dt
     )
     return Fidelity(
-        d_stsp=_divergence(target, generated, protocol),
+        d_stsp=state_space_divergence(target, generated, num_samples=protocol.mixture_samples, seed=protocol.seed),
         dh=abs(spectrum.sum_positive - h_reference),
         d_h=d_hellinger(target, generated),
         h=spectrum.sum_positive,
