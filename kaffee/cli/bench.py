@@ -1,8 +1,9 @@
-"""`kaffee bench run|status|retry|table`."""
+"""`kaffee bench run|status|retry|table|figures`."""
 
 import json as json_module
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,22 +25,33 @@ def _store(name: str, preset: str | None, results: Path) -> "ResultStore":
     return ResultStore(results, load_recipe(name, preset))
 
 
+def _command(word: str, name: str, preset: str | None, results: Path) -> str:
+    """What to type next, about the same results."""
+    options = ([] if preset is None else ["--preset", preset]) + (
+        [] if results == DEFAULT_RESULTS else ["--results", str(results)]
+    )
+    return shlex.join(["kaffee", "bench", word, name, *options])
+
+
 @app.command()
 def run(
     name: Name,
     preset: Preset = None,
     results: Results = DEFAULT_RESULTS,
     rows: Annotated[str | None, typer.Option(help="Only these rows (and the priors they need), by commas.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; one per core by default.")] = None,
-    dask: Annotated[bool, typer.Option(help="Use a local Dask cluster.")] = False,
-    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://...")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes on this machine; one per core by default.", min=1)
+    ] = None,
+    dask: Annotated[bool, typer.Option("--dask", help="Make them the workers of a local Dask cluster.")] = False,
+    scheduler: Annotated[str | None, typer.Option(help="Use the workers of this Dask scheduler, tcp://....")] = None,
 ) -> None:
     """Run all cells of a recipe that are not done yet; the same command continues a killed run."""
-    from kaffee.bench.engine import DaskEngine, LocalEngine, run_recipe
+    from kaffee.bench.cluster import DaskEngine
+    from kaffee.bench.engine import Engine, LocalEngine, run_recipe
 
     store = _store(name, preset, results)
     only = None if rows is None else [store.recipe.row(row.strip()).name for row in rows.split(",")]
-    engine: Any = DaskEngine(scheduler, workers) if dask or scheduler else LocalEngine(workers)
+    engine: Engine = DaskEngine(scheduler, workers) if dask or scheduler else LocalEngine(workers)
     root = str(results.resolve())
     count = run_recipe(
         store,
@@ -49,7 +61,8 @@ def run(
         progress=lambda done, total, cell: typer.echo(f"[{done}/{total}] {cell}", err=True),
     )
     failed = store.failed()
-    typer.echo(f"{count} cells run, {len(failed)} failed. See: kaffee bench table {name}")
+    see = "status" if failed else "table"
+    typer.echo(f"{count} cells run, {len(failed)} failed. See: {_command(see, name, preset, results)}")
     if failed:
         raise typer.Exit(1)
 
@@ -73,7 +86,7 @@ def retry(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS)
     failed = store.failed()
     for cell in failed:
         store.forget(cell)
-    typer.echo(f"{len(failed)} failed cells forgotten. Now: kaffee bench run {name}")
+    typer.echo(f"{len(failed)} failed cells forgotten. Now: {_command('run', name, preset, results)}")
 
 
 @app.command()
@@ -106,3 +119,21 @@ def table(
     if against:
         counts = agreement(summaries)
         typer.echo(", ".join(f"{count} {word}" for word, count in counts.items()))
+
+
+@app.command()
+def figures(
+    name: Name,
+    preset: Preset = None,
+    results: Results = DEFAULT_RESULTS,
+    output: Annotated[Path | None, typer.Option(help="Folder for the figures; <results>/<recipe>/figures.")] = None,
+    format: Annotated[str, typer.Option(help="svg, png or pdf.")] = "svg",
+    arm: Annotated[str | None, typer.Option(help="'plus' draws the rows of that arm, and the prior.")] = None,
+) -> None:
+    """The paper's figures from the results at hand; one panel needs two trained models, trained again if missing."""
+    from kaffee.bench.figures import make_figures
+
+    store = _store(name, preset, results)
+    folder = store.folder / "figures" if output is None else output
+    for path in make_figures(store, folder, format=format, arm=arm, say=lambda text: typer.echo(text, err=True)):
+        typer.echo(path)

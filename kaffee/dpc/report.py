@@ -90,12 +90,21 @@ def tradeoff_figure(entries: Sequence[Entry], *, significance: float = 2.0) -> F
 def _tradeoff(axis: Axes, scores: Sequence[float], values: np.ndarray, gaps: Sequence[Gap], updates: list[int]) -> None:
     opened = {(gap.before, gap.after) for gap in gaps}
     for i in range(len(scores) - 1):
+        if not np.isfinite(values[i : i + 2]).all():
+            continue
         colour = GAP if (updates[i], updates[i + 1]) in opened else "0.5"
         axis.annotate(
             "",
             xy=(scores[i + 1], values[i + 1]),
             xytext=(scores[i], values[i]),
-            arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.3 if colour == GAP else 0.8},
+            # Without shrinking: matplotlib fails on an arrow that is shorter than its shrunk ends.
+            arrowprops={
+                "arrowstyle": "->",
+                "color": colour,
+                "linewidth": 1.3 if colour == GAP else 0.8,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
             annotation_clip=True,
         )
     axis.plot(scores, values, ".", color="black", markersize=3)

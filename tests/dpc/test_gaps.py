@@ -7,6 +7,7 @@ import pytest
 from kaffee.dpc import Entry, Measured, find_gaps
 from kaffee.dpc.gaps import overall_gaps
 from kaffee.dpc.report import describe, log_table, tradeoff_figure
+from kaffee.report.html import png
 from kaffee.report.style import COLOURS
 
 
@@ -97,6 +98,11 @@ def test_the_figure_shades_the_gap_and_colours_its_arrow():
     assert colours[0] != colours[1]
     red = tuple(int(COLOURS["core_collapse"][i : i + 2], 16) / 255 for i in (1, 3, 5))
     assert colours[0][:3] == pytest.approx(red)
+
+
+def test_a_run_that_does_not_move_can_be_drawn():
+    still = [entry(0, 1.0, 1.0), entry(5, 1.0, 1.0)]
+    assert png(tradeoff_figure(still)).startswith(b"\x89PNG")
 
 
 def test_a_diverged_entry_leaves_a_hole_in_the_figure():

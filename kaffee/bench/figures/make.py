@@ -1,0 +1,85 @@
+"""Drawing and writing all figures of a recipe."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from kaffee.bench.figures.models import cycle_data
+from kaffee.bench.figures.results import results_figure
+from kaffee.bench.figures.rows import page_style, rows_of, rows_to_draw
+from kaffee.bench.figures.spectrum import spectrum_figure
+from kaffee.bench.figures.taxonomy import taxonomy_figure
+from kaffee.bench.figures.truth import true_exponents
+from kaffee.bench.store import Cell, ResultStore
+from kaffee.errors import ConfigError, KaffeeError, unknown
+from kaffee.store import write_atomically
+
+FORMATS = ("svg", "png", "pdf")
+RECIPES = ("table1",)
+"""Recipes that have figures, under any preset."""
+# Without the time of day the same results give the same file.
+_METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+def make_figures(
+    store: ResultStore,
+    folder: Path,
+    *,
+    format: str = "svg",
+    arm: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[Path]:
+    """Draw what the finished cells of a recipe allow, and yield each file when it is written.
+
+    Args:
+        arm: Rows with this suffix, and the prior, in files with this suffix.
+        say: Told what takes time, and what is missing.
+
+    Raises:
+        KaffeeError: There are no finished cells.
+    """
+    if format not in FORMATS:
+        raise ConfigError(unknown("format", format, FORMATS))
+    if store.recipe.name.split("-")[0] not in RECIPES:
+        raise ConfigError(f"There are no figures of '{store.recipe.name}'. Recipes with figures: {', '.join(RECIPES)}.")
+    rows = rows_to_draw(store, arm)
+    _tell_missing(store, arm, say)
+    drawings: dict[str, Callable[[], Figure]] = {
+        "taxonomy": lambda: taxonomy_figure(rows),
+        "l96_forecast_skill_spectrum": lambda: spectrum_figure(rows),
+        "l96_forecast_skill_spectrum_filtered": lambda: spectrum_figure(rows, "filtered"),
+        "l96_results": lambda: results_figure(
+            rows,
+            true_exponents(rows[0].row.settings, folder / "reference.json"),
+            cycle_data(store, rows, say),
+        ),
+    }
+    suffix = "" if arm is None else f"_{arm}"
+    for name, draw in drawings.items():
+        try:
+            figure = draw()
+        except KaffeeError as error:
+            say(f"{name} is left out. {error}")
+            continue
+        path = folder / f"{name}{suffix}.{format}"
+        write_atomically(path, rendered(figure, format))
+        yield path
+
+
+def rendered(figure: Figure, format: str) -> bytes:
+    """A figure as the content of a file."""
+    buffer = io.BytesIO()
+    with page_style():
+        figure.savefig(buffer, format=format, dpi=300, metadata=_METADATA[format])
+    return buffer.getvalue()
+
+
+def _tell_missing(store: ResultStore, arm: str | None, say: Callable[[str], None]) -> None:
+    total = store.recipe.num_seeds
+    for row in rows_of(store.recipe, arm):
+        missing = sum(not store.is_done(Cell(row.name, seed)) for seed in range(total))
+        if missing:
+            say(f"{row.name}: {missing} of {total} cells are not finished and not drawn.")

@@ -1,0 +1,160 @@
+"""The rows that figures show: one place for their order, short titles, colours and markers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+
+from kaffee.bench.recipe import Recipe, Row
+from kaffee.bench.store import Cell, ResultStore
+from kaffee.bench.summary import median_with_error
+from kaffee.errors import ConfigError, KaffeeError, unknown
+from kaffee.report.style import COLOURS, figure_style
+
+ARMS = ("plus",)
+"""Rows whose name ends in _<arm> are another experiment, in figures of its own."""
+
+WIDTH = 17 / 2.54
+"""Of a figure in inches: the text width of a page."""
+
+# By method, in the order in which figures show them: short title, marker.
+_LOOKS = {
+    "kaffee": ("KAFFEE", "o"),
+    "blind": ("No transport", "s"),
+    "core_collapse": ("OL tied", "^"),
+    "noise_masking": ("OL no transport", "v"),
+    "frozen_core": ("Frozen core", "D"),
+    "prior": ("Prior", "P"),
+}
+
+
+def short_title(method: str) -> str:
+    """What a figure calls the row of a method.
+
+    >>> short_title("core_collapse")
+    'OL tied'
+    """
+    return _LOOKS[method][0]
+
+
+class Estimate(NamedTuple):
+    """A median over seeds.
+
+    Attributes:
+        values: Of the seeds that have one.
+        median, se: Theirs, with the robust standard error of appendix C.4; NaN if there are none.
+        diverged: Finished seeds without a value.
+    """
+
+    values: np.ndarray
+    median: float
+    se: float
+    diverged: int
+
+    @property
+    def num_seeds(self) -> int:
+        return len(self.values) + self.diverged
+
+
+@dataclass(frozen=True)
+class DrawnRow:
+    """A row with its look and the records of its finished cells, in order of the seed."""
+
+    row: Row
+    title: str
+    colour: str
+    marker: str
+    records: tuple[dict[str, Any], ...]
+
+    @property
+    def method(self) -> str:
+        return self.row.method
+
+    @property
+    def is_probabilistic(self) -> bool:
+        return self.method != "prior"
+
+    def defines(self, metric: str) -> bool:
+        """A prior has no shell, so only the metrics of the core exist."""
+        return self.is_probabilistic or metric.endswith("_core")
+
+    def estimate(self, metric: str, *path: str) -> Estimate:
+        """The median of a metric, or of an entry deeper in the record, such as `"extra", "spectrum", "2", "g_tan"`."""
+        if not path and not self.defines(metric):
+            return estimate([])
+        return estimate([_entry(record, metric, *path) for record in self.records])
+
+
+def estimate(values: list[float | None]) -> Estimate:
+    """The median over the finite values.
+
+    >>> found = estimate([1.0, 2.0, 3.0, 4.0, 5.0, None])
+    >>> found.median, round(found.se, 3), found.diverged
+    (3.0, 0.831, 1)
+    """
+    finite = np.array([value for value in values if value is not None and np.isfinite(value)], np.float64)
+    median, se = median_with_error(finite.tolist()) if finite.size else (np.nan, np.nan)
+    return Estimate(finite, median, se, len(values) - len(finite))
+
+
+def _entry(record: dict[str, Any], metric: str, *path: str) -> float | None:
+    if not path and metric not in record:
+        path, metric = (metric,), "extra"
+    value: Any = record.get(metric)
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def rows_of(recipe: Recipe, arm: str | None = None) -> list[Row]:
+    """The rows of an arm in the order of the figures; the prior belongs to every arm."""
+    if arm is not None and arm not in ARMS:
+        raise ConfigError(unknown("arm", arm, ARMS))
+
+    def belongs(row: Row) -> bool:
+        own = next((name for name in ARMS if row.name.endswith(f"_{name}")), None)
+        return own == arm or (own is None and row.method == "prior")
+
+    order = list(_LOOKS)
+    chosen = [row for row in recipe.rows if belongs(row)]
+    return sorted(chosen, key=lambda row: order.index(row.method) if row.method in order else len(order))
+
+
+def rows_to_draw(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
+    """The rows of an arm that have finished cells.
+
+    Raises:
+        KaffeeError: There are none, or those of the prior only when an arm was asked for.
+    """
+    found = [row for row in (_drawn(store, row) for row in rows_of(store.recipe, arm)) if row.records]
+    if not found or (arm is not None and not any(row.is_probabilistic for row in found)):
+        which = "" if arm is None else f" of the arm '{arm}'"
+        raise KaffeeError(
+            f"{store.folder} holds no finished cells{which} made under the settings of this recipe. "
+            "First: kaffee bench run; see also: kaffee bench status"
+        )
+    return found
+
+
+def _drawn(store: ResultStore, row: Row) -> DrawnRow:
+    cells = [Cell(row.name, seed) for seed in range(store.recipe.num_seeds)]
+    records = tuple(store.read(cell) or {} for cell in cells if store.is_done(cell))
+    title, marker = _LOOKS.get(row.method, (row.title, "X"))
+    return DrawnRow(row, title, COLOURS.get(row.method, "0.4"), marker, records)
+
+
+@contextmanager
+def page_style() -> Iterator[None]:
+    """The figure style at the size of a printed page."""
+    sizes: Any = {
+        "font.size": 7.5,
+        "axes.titlesize": 8,
+        "axes.titlelocation": "left",
+        "legend.fontsize": 7,
+        "svg.hashsalt": "kaffee",  # the same file for the same results
+    }
+    with figure_style(), mpl.rc_context(sizes):
+        yield

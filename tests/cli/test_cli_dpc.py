@@ -1,0 +1,52 @@
+"""`kaffee dpc`: logs definition 1 on a run's own prior, and says what to do where it cannot."""
+
+import json
+import shutil
+
+import pytest
+
+from cli.conftest import SMALL, sets
+from kaffee.data import write_series
+from kaffee.systems import get_system, simulate
+
+TINY = (*SMALL, "pretraining.schedule.num_updates=20", "pretraining.schedule.report_every=10")
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "run")
+
+
+def test_a_simulated_run_is_certified_against_its_truth(kaffee, copy):
+    result = kaffee("dpc", copy, "--every", 2, "--quiet", "--json", "--significance", 0)
+    assert result.exit_code == 0, result.exception
+    log = json.loads(result.stdout)
+    assert [entry["update"] for entry in log["entries"]] == [0, 2, 4]
+    assert set(log["entries"][0]["losses"]) == {"d_stsp_core", "d_h_core", "d_stsp_stoch", "dh_core", "blindness"}
+    assert json.loads((copy / "dpc-kaffee.json").read_text()) == log
+    assert (copy / "dpc-kaffee.png").read_bytes().startswith(b"\x89PNG")
+    for gap in log["gaps"]:
+        assert gap["score_change"] < 0 < gap["loss_change"]
+
+
+def test_a_recording_is_certified_against_itself_by_any_method(kaffee, tmp_path):
+    data = tmp_path / "data.csv"
+    write_series(simulate(get_system("lorenz63"), 600, observation_noise=0.1).observations, data)
+    folder = tmp_path / "run"
+    assert kaffee("fit", data, "-o", folder, "--quiet", *sets(*TINY)).exit_code == 0
+    result = kaffee("dpc", folder, "--every", 5, "--quiet", "--method", "core_collapse", *sets("adaptation.scored=4"))
+    assert result.exit_code == 0, result.exception
+    log = json.loads((folder / "dpc-core_collapse.json").read_text())
+    assert log["method"] == "core_collapse"
+    assert set(log["entries"][0]["losses"]) == {"d_stsp_core", "d_h_core", "d_stsp_stoch"}
+    assert "S_H" in result.stdout
+    assert "dpc-core_collapse.png" in result.stdout
+
+
+def test_a_run_without_a_prior_is_refused_with_what_to_do(refused, copy):
+    (copy / "prior" / "model.json").unlink()
+    assert "kaffee resume" in refused("dpc", copy)
+
+
+def test_unknown_names_are_refused(refused, copy):
+    assert "magic" in refused("dpc", copy, "--method", "magic")
