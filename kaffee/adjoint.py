@@ -91,12 +91,13 @@ def pull_back_step(
     observation: ObservationMap,
     with_core: bool,
     carry: Cotangents,
-    inputs: tuple[Residuals, Bool[Array, "W N"], Float[Array, " W"]],
+    inputs: tuple[Residuals, Bool[Array, "W N"], Float[Array, " W"], Float[Array, "W K"] | None],
 ) -> tuple[Cotangents, None]:
     """One step of the reverse pass."""
-    residuals, mask, weight = inputs
+    residuals, mask, weight, noise = inputs
     predicted_bar, variance_bar = pull_back_update(recursion, residuals, mask, observation, weight, carry.belief)
-    core, z = dynamics.core, residuals.previous.mean
+    core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
+    z = residuals.previous.mean
     if recursion.transport:
         core_bar, mean_bar, covariance_bar = core.pull_back_moments(
             z, residuals.previous.covariance, *predicted_bar, with_core=with_core
@@ -107,7 +108,7 @@ def pull_back_step(
     diagonal = jnp.diagonal(predicted_bar.covariance, axis1=1, axis2=2)
     return Cotangents(
         Belief(mean_bar, covariance_bar),
-        jax.tree.map(jnp.add, carry.core, core_bar) if with_core else None,
+        jax.tree.map(jnp.add, carry.core, core_bar.without_noise()) if with_core else None,
         carry.process_variance + jnp.sum(diagonal, axis=0),
         carry.observation_variance + jnp.sum(variance_bar, axis=0),
     ), None
@@ -123,13 +124,13 @@ def adjoint_terms(dynamics: Dynamics, recursion: Recursion, observations: Observ
 def _forward(
     perturbed: Any, dynamics: Dynamics, recursion: Recursion, observations: Observations
 ) -> tuple[Terms, Residuals]:
-    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, Any]:
+    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, Any]:
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
         kept = now.innovation
         residuals = Residuals(belief, kept.inverse_factor, kept.whitened, kept.projected)
         return now.filtered, (kept.nll, now.fault, residuals)
 
-    xs = (observations.x, observations.mask)
+    xs = (observations.x, observations.mask, observations.noise)
     final, (nll, faults, residuals) = jax.lax.scan(body, dynamics.initial, xs)
     return Terms(nll, faults, final), residuals
 
@@ -161,6 +162,7 @@ def _backward(
     def body(carry: Cotangents, inputs: Any) -> tuple[Cotangents, None]:
         return pull_back_step(recursion, dynamics, observations.observation, with_core, carry, inputs)
 
-    result, _ = jax.lax.scan(body, start, (residuals, observations.mask, weights), reverse=True)
+    xs = (residuals, observations.mask, weights, observations.noise)
+    result, _ = jax.lax.scan(body, start, xs, reverse=True)
     core_bar = result.core if with_core else jax.tree.map(lambda _: None, arrays)
     return Dynamics(core_bar, result.process_variance, result.observation_variance, result.belief)

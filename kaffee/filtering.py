@@ -5,12 +5,12 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.gaussian import Belief
 from kaffee.objectives import dynamics_of, initial_belief
 from kaffee.outcome import Outcome, locate_fault, outcome_of
-from kaffee.recursion import Recursion, observations_of, step
+from kaffee.recursion import Recursion, core_noise, observations_of, step
 from kaffee.ssm import StateSpaceModel
 
 
@@ -55,35 +55,38 @@ def run_filter(
     mask: Bool[Array, "R T N"],
     recursion: Recursion | None = None,
     initial: Belief | None = None,
+    key: Key[Array, ""] | None = None,
 ) -> Filtered:
     """Filter a batch of recordings; the first row anchors the belief unless `initial` is given.
 
-    With `initial` every row is assimilated and the results have as many steps as `x`.
+    With `initial` every row is assimilated and the results have as many steps as `x`. `key` draws the core's internal
+    noise, if it has any; without one the filter is deterministic.
     """
     recursion = recursion or Recursion()
     if initial is None:
         start = model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0))
         initial, x, mask = initial_belief(model, start, anchored=mask[:, 0]), x[:, 1:], mask[:, 1:]
-    observations = observations_of(x, mask, model.observation)
+    noise = core_noise(model.core, key, x.shape[1], x.shape[0], model.dtype)
+    observations = observations_of(x, mask, model.observation, noise)
     dynamics = dynamics_of(model, initial)
-    noise = dynamics.observation_variance
+    observation_noise = dynamics.observation_variance
 
     def observed(covariance: Float[Array, "R M M"]) -> Float[Array, "R N N"]:
         return model.observation.columns(model.observation.rows(covariance))
 
-    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, dict[str, Array]]:
+    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, dict[str, Array]]:
         now = step(recursion, dynamics, model.observation, belief, *inputs)
         return now.filtered, {
             "mean": now.filtered.mean,
             "std": jnp.sqrt(_marginal_variance(now.filtered.covariance)),
             "signal_std": jnp.sqrt(_marginal_variance(observed(now.filtered.covariance))),
             "predicted_mean": model.observation.observe(now.predicted.mean),
-            "predicted_std": jnp.sqrt(_marginal_variance(observed(now.predicted.covariance)) + noise),
+            "predicted_std": jnp.sqrt(_marginal_variance(observed(now.predicted.covariance)) + observation_noise),
             "innovations": now.innovation.residual,
             "nll": now.innovation.nll,
             "faults": now.fault,
         }
 
-    final, kept = jax.lax.scan(body, initial, (observations.x, observations.mask))
+    final, kept = jax.lax.scan(body, initial, (observations.x, observations.mask, observations.noise))
     recordings_first = {name: jnp.swapaxes(kept[name], 0, 1) for name in kept}
     return Filtered(**recordings_first, final=final)

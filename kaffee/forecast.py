@@ -40,7 +40,12 @@ def forecast_ensemble(
 
     def body(z: Array, key: Any) -> tuple[Array, Array]:
         key_process, key_observation = jax.random.split(key)
-        z = core.predict_mean(z.reshape(-1, M)).reshape(z.shape)
+        flat = z.reshape(-1, M)
+        inner = core
+        if core.noise_dim:
+            key_core = jax.random.fold_in(key, 2)
+            inner = core.with_noise(jax.random.normal(key_core, (flat.shape[0], core.noise_dim), z.dtype))
+        z = inner.predict_mean(flat).reshape(z.shape)
         z = z + process_std * jax.random.normal(key_process, z.shape, z.dtype)
         x = model.observation.observe(z)
         return z, x + observation_std * jax.random.normal(key_observation, x.shape, x.dtype)
@@ -50,7 +55,7 @@ def forecast_ensemble(
 
 
 def _sample_belief(belief: Belief, num_members: int, *, key: Key[Array, ""]) -> Float[Array, "K S M"]:
-    """Draws from N(mean, covariance); the symmetric square root tolerates rounding below zero."""
+    """Draws from N(mean, covariance); a root made of eigenvalues tolerates rounding below zero."""
     values, vectors = jnp.linalg.eigh(belief.covariance)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
     noise = jax.random.normal(key, (num_members, *belief.mean.shape), belief.mean.dtype)

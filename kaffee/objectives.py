@@ -5,12 +5,12 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.adjoint import adjoint_terms
 from kaffee.errors import ConfigError
 from kaffee.gaussian import Belief
-from kaffee.recursion import Dynamics, Observations, Recursion, Terms, observations_of, scan_terms
+from kaffee.recursion import Dynamics, Observations, Recursion, Terms, core_noise, observations_of, scan_terms
 from kaffee.ssm import StateSpaceModel
 
 Gradient = Literal["adjoint", "autodiff"]
@@ -76,13 +76,15 @@ def run_terms(
         raise ConfigError(f"segment = {segment} does not divide the window of {num_steps} steps.")
 
     @jax.checkpoint
-    def one(belief: Belief, part: tuple[Array, Array]) -> tuple[Belief, tuple[Array, Array]]:
-        chunk = Observations(*part, observations.observation)
+    def one(belief: Belief, part: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
+        x, mask, noise = part
+        chunk = Observations(x, mask, observations.observation, noise)
         terms = run(dynamics_of(model, belief), recursion, chunk)
         return terms.final, (terms.nll, terms.faults)
 
     parts = jax.tree.map(
-        lambda a: a.reshape(num_steps // segment, segment, *a.shape[1:]), (observations.x, observations.mask)
+        lambda a: a.reshape(num_steps // segment, segment, *a.shape[1:]),
+        (observations.x, observations.mask, observations.noise),
     )
     final, (nll, faults) = jax.lax.scan(one, initial, parts)
     return Terms(nll.reshape(num_steps, -1), faults.reshape(num_steps, -1), final)
@@ -102,6 +104,7 @@ def window_nll(
     start: Float[Array, "W M"] | None = None,
     gradient: Gradient = "adjoint",
     segment: int | None = None,
+    key: Key[Array, ""] | None = None,
 ) -> Score:
     """The training loss of algorithm 1 on a batch of windows.
 
@@ -112,6 +115,7 @@ def window_nll(
     Args:
         start: Latent states zbar_{t0}; the embedding of the first row by default.
         gradient: "adjoint" is hand-derived and does not reach B nor the data; "autodiff" reaches everything.
+        key: Of the core's internal noise, one realisation per window and step; None: without it.
     """
     if not 0 <= burn_in < x.shape[1] - 1:
         raise ConfigError(
@@ -127,7 +131,8 @@ def window_nll(
         start = model.embed(first)
     else:
         start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
-    observations = observations_of(x[:, 1:], mask[:, 1:], anchor)
+    noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], start.dtype)
+    observations = observations_of(x[:, 1:], mask[:, 1:], anchor, noise)
     initial = initial_belief(model, start, anchored=first_mask)
     terms = run_terms(model, initial, observations, recursion, gradient=gradient, segment=segment)
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)

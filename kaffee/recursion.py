@@ -10,12 +10,12 @@
 Training, evaluation, filtering and online use all call `step`; there is no second copy of these equations.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.cores.core import Core
 from kaffee.gaussian import Belief, Innovation, assimilate, innovate
@@ -40,11 +40,16 @@ class Dynamics(NamedTuple):
 
 
 class Observations(NamedTuple):
-    """A batch of windows, time first, with the map that made them; `x` is finite where `mask` is True."""
+    """A batch of windows, time first, with the map that made them; `x` is finite where `mask` is True.
+
+    Attributes:
+        noise: The realisation of the core's internal noise at every step; None for cores without, or none of it.
+    """
 
     x: Float[Array, "T W N"]
     mask: Bool[Array, "T W N"]
     observation: ObservationMap
+    noise: Float[Array, "T W K"] | None = None
 
 
 class Step(NamedTuple):
@@ -64,10 +69,24 @@ class Terms(NamedTuple):
     final: Belief
 
 
-def observations_of(x: Float[Array, "W T N"], mask: Bool[Array, "W T N"], observation: ObservationMap) -> Observations:
+def observations_of(
+    x: Float[Array, "W T N"],
+    mask: Bool[Array, "W T N"],
+    observation: ObservationMap,
+    noise: Float[Array, "T W K"] | None = None,
+) -> Observations:
     """Time first, and no NaN left to enter a gradient."""
     clean = jnp.where(mask, x, 0.0)
-    return Observations(jnp.swapaxes(clean, 0, 1), jnp.swapaxes(mask, 0, 1), observation)
+    return Observations(jnp.swapaxes(clean, 0, 1), jnp.swapaxes(mask, 0, 1), observation, noise)
+
+
+def core_noise(
+    core: Core, key: Key[Array, ""] | None, num_steps: int, num_windows: int, dtype: Any
+) -> Float[Array, "T W K"] | None:
+    """Standard normal numbers for the core's internal noise; None without a key or for a core that draws none."""
+    if key is None or core.noise_dim == 0:
+        return None
+    return jax.random.normal(key, (num_steps, num_windows, core.noise_dim), dtype)
 
 
 def predict(core: Core, process_variance: Float[Array, " M"], belief: Belief, *, transport: bool) -> Belief:
@@ -93,9 +112,11 @@ def step(
     belief: Belief,
     x: Float[Array, "W N"],
     mask: Bool[Array, "W N"],
+    noise: Float[Array, "W K"] | None = None,
 ) -> Step:
     """One step from t-1 to t for a batch of windows."""
-    predicted = predict(dynamics.core, dynamics.process_variance, belief, transport=recursion.transport)
+    core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
+    predicted = predict(core, dynamics.process_variance, belief, transport=recursion.transport)
     innovation = innovate(predicted, x, mask, observation, dynamics.observation_variance)
     filtered = assimilate(predicted, innovation) if recursion.assimilate else predicted
     return Step(predicted, innovation, filtered, fault_code(predicted, innovation))
@@ -104,9 +125,10 @@ def step(
 def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Terms:
     """The recursion over whole windows; plain automatic differentiation goes through it."""
 
-    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, tuple[Array, Array]]:
+    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
         return now.filtered, (now.innovation.nll, now.fault)
 
-    final, (nll, faults) = jax.lax.scan(body, dynamics.initial, (observations.x, observations.mask))
+    xs = (observations.x, observations.mask, observations.noise)
+    final, (nll, faults) = jax.lax.scan(body, dynamics.initial, xs)
     return Terms(nll, faults, final)

@@ -29,11 +29,19 @@ class Rollout(NamedTuple):
     diverged_at: Int[Array, " S"]
 
 
+def _noisy(core: Core, key: Key[Array, ""] | None, t: Array, z: Float[Array, "S M"]) -> Core:
+    """The core with its internal noise of step t drawn, if it has any."""
+    if key is None or core.noise_dim == 0:
+        return core
+    return core.with_noise(jax.random.normal(jax.random.fold_in(key, t), (z.shape[0], core.noise_dim), z.dtype))
+
+
 @eqx.filter_jit
 def _free_run(
     model: StateSpaceModel,
     start: Float[Array, "S M"],
     key: Key[Array, ""] | None,
+    core_key: Key[Array, ""] | None,
     num_steps: int,
     transient: int,
     bound: float,
@@ -44,7 +52,7 @@ def _free_run(
 
     def body(carry: tuple[Array, Array], t: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         z, diverged_at = carry
-        z = core.predict_mean(z)
+        z = _noisy(core, core_key, t, z).predict_mean(z)
         if key is None:
             x = model.observation.observe(z)
         else:
@@ -71,6 +79,7 @@ def free_run(
     num_steps: int,
     *,
     key: Key[Array, ""] | None = None,
+    core_key: Key[Array, ""] | None = None,
     transient: int = 0,
     bound: float = DIVERGENCE_BOUND,
 ) -> Rollout:
@@ -78,10 +87,11 @@ def free_run(
 
     Args:
         key: Turns the shell on: process noise at each step, observation noise on the output. None: the bare core.
+        core_key: Draws the noise inside the core, which belongs to it and not to the shell (DynaMix's gate).
         transient: Steps that are run first and not kept; divergence within them counts.
         bound: Largest coordinate that still counts as on the attractor.
     """
-    return _free_run(model.exact(), start, key, num_steps, transient, bound)
+    return _free_run(model.exact(), start, key, core_key, num_steps, transient, bound)
 
 
 def describe_divergence(diverged_at: Int[Array, " S"]) -> str:

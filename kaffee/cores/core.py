@@ -38,6 +38,25 @@ class Core(eqx.Module):
         """J(z) = dF/dz, the matrix that transports covariances."""
         return jax.jacfwd(self)(z)
 
+    @property
+    def noise_dim(self) -> int:
+        """How many standard normal numbers a step draws inside the core (DynaMix's gate); 0 for most."""
+        return 0
+
+    def with_noise(self, noise: Float[Array, "... K"]) -> "Core":
+        """The core under one realisation of its internal noise.
+
+        With noise (K,) it steps single states; with noise (W, K) its batch methods use a row for each window. Without
+        this call a core is noise-free.
+        """
+        if self.noise_dim == 0:
+            return self
+        raise NotImplementedError(f"{type(self).__name__} draws noise and must say how.")
+
+    def without_noise(self) -> "Core":
+        """The core as it was before `with_noise`; also for its cotangents."""
+        return self
+
     def exact(self) -> "Core":
         """The core whose `jacobian` is the exact derivative of its step (no straight-through surrogate)."""
         return self

@@ -20,11 +20,13 @@ class WindowBatch(eqx.Module):
         observations: values, 0 where missing.
         mask: True where a value was observed.
         starts: first row of each window in `Series.concatenated()`.
+        key: for what else is random with these windows, such as the noise inside a core; None if they were not drawn.
     """
 
     observations: Float[Array, "W L N"]
     mask: Bool[Array, "W L N"]
     starts: Int[Array, " W"]
+    key: PRNGKeyArray | None = None
 
 
 class WindowSampler(eqx.Module):
@@ -128,7 +130,7 @@ class WindowSampler(eqx.Module):
             batch_size: the number of windows W, static under jit.
         """
         index = jax.random.randint(key, (batch_size,), 0, self.num_windows, dtype=jnp.int32)
-        return self._gather(self.starts[index])
+        return self._gather(self.starts[index], jax.random.fold_in(key, 1))
 
     def take(self, indices: ArrayLike | Int[Array, " W"]) -> WindowBatch:
         """The windows with the given positions in `starts`.
@@ -144,11 +146,11 @@ class WindowSampler(eqx.Module):
             indices = jnp.asarray(host, dtype=jnp.int32)
         return self._gather(jnp.take(self.starts, indices, mode="clip"))
 
-    def _gather(self, starts: Int[Array, " W"]) -> WindowBatch:
+    def _gather(self, starts: Int[Array, " W"], key: PRNGKeyArray | None = None) -> WindowBatch:
         def window(array: Array) -> Array:
             return jax.vmap(lambda start: jax.lax.dynamic_slice_in_dim(array, start, self.length))(starts)
 
-        return WindowBatch(window(self.values), window(self.mask), starts)
+        return WindowBatch(window(self.values), window(self.mask), starts, key)
 
 
 def _candidates(lengths: tuple[int, ...], length: int, stride: int) -> Int[np.ndarray, " windows"]:

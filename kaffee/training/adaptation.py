@@ -79,6 +79,7 @@ class NLLObjective(eqx.Module):
             start=start,
             gradient=self.gradient,
             segment=self.segment,
+            key=batch.key,
         )
 
 
