@@ -1,12 +1,13 @@
 """One way to write a table: for a terminal, for Markdown, for HTML, for JSON."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import rich.console
     import rich.table
 
 
@@ -39,25 +40,50 @@ class Table:
     def _cells(self) -> list[list[str]]:
         return [[number(value, self.digits) for value in row] for row in self.rows]
 
-    def to_rich(self) -> "rich.table.Table":
-        """For a terminal."""
+    def __rich_console__(self, _: "rich.console.Console", options: "rich.console.ConsoleOptions") -> Iterator[Any]:
+        """For a terminal: `Console().print(table)`. A table that is too wide comes in several parts."""
+        parts = self._parts(options.max_width)
+        for i, columns in enumerate(parts):
+            yield self._rich(columns, title=self.title if i == 0 else "", note=self.note if i == len(parts) - 1 else "")
+
+    def _is_text(self, i: int, cells: list[list[str]]) -> bool:
+        """Whether a column holds long texts, which may fold; names and numbers stay whole."""
+        return i > 0 and any(len(row[i]) > 24 for row in cells)
+
+    def _parts(self, width: int) -> list[list[int]]:
+        """Columns that fit side by side; the first one leads every part."""
+        cells, padding = self._cells(), 3
+
+        def size(i: int) -> int:
+            longest = max([len(self.columns[i]), *[len(row[i]) for row in cells]])
+            return padding + (24 if self._is_text(i, cells) else longest)
+
+        parts, used = [[0]], size(0) + 1
+        for i in range(1, len(self.columns)):
+            if used + size(i) > width and len(parts[-1]) > 1:
+                parts.append([0])
+                used = size(0) + 1
+            parts[-1].append(i)
+            used += size(i)
+        return parts
+
+    def _rich(self, columns: list[int], *, title: str, note: str) -> "rich.table.Table":
         from rich.table import Table as RichTable
         from rich.text import Text  # plain text: a name in brackets is not a colour
 
         table = RichTable(
-            title=Text(self.title),
-            caption=Text(self.note) if self.note else None,
+            title=Text(title) if title else None,
+            caption=Text(note) if note else None,
             title_justify="left",
             caption_justify="left",
         )
         cells = self._cells()
-        for i, column in enumerate(self.columns):
-            # Names and numbers stay whole; only a column of long texts folds.
-            whole = i == 0 or all(len(row[i]) <= 24 for row in cells)
+        for i in columns:
             justify: Any = "left" if i == 0 else "right"
-            table.add_column(Text(column), justify=justify, no_wrap=whole, overflow="fold")
+            whole = not self._is_text(i, cells)
+            table.add_column(Text(self.columns[i]), justify=justify, no_wrap=whole, overflow="fold")
         for row in cells:
-            table.add_row(*map(Text, row))
+            table.add_row(*[Text(row[i]) for i in columns])
         return table
 
     def to_markdown(self) -> str:

@@ -51,7 +51,7 @@ def test_digits_can_be_chosen():
 
 def test_a_terminal_shows_brackets_as_they_are():
     out = io.StringIO()
-    Console(file=out, width=200).print(HOSTILE.to_rich())
+    Console(file=out, width=200).print(HOSTILE)
     for text in ("[/nope] <i>", "[red]c", "[/x]", "[/]", "1.500", "–"):
         assert text in out.getvalue()
 
@@ -95,3 +95,18 @@ def test_a_table_may_be_empty():
     assert table.to_json() == []
     assert table.to_html().count("<td>") == 0
     assert table.to_markdown() == "| a |\n| --- |\n"
+
+
+def test_a_table_that_is_too_wide_comes_in_parts_with_whole_numbers():
+    wide = Table("Wide", ("row", *[f"metric_{i}" for i in range(8)]), [["kaffee", *["1.234±0.567"] * 8]], note="Note.")
+    out = io.StringIO()
+    Console(file=out, width=80).print(wide)
+    text = out.getvalue()
+    assert text.count("1.234±0.567") == 8
+    assert text.count("kaffee") == 2
+    assert text.count("Wide") == 1
+    assert text.count("Note.") == 1
+    assert max(map(len, text.splitlines())) <= 80
+    out = io.StringIO()
+    Console(file=out, width=200).print(wide)
+    assert out.getvalue().count("kaffee") == 1

@@ -38,7 +38,7 @@ def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> No
         from kaffee.tables import Table
 
         flat = [[key, value] for key, value in facts.items()]
-        Console().print(Table("kaffee doctor", ("check", "result"), flat).to_rich())
+        Console().print(Table("kaffee doctor", ("check", "result"), flat))
         typer.echo("Everything works." if not problems else "Problems: " + "; ".join(problems))
     if problems:
         raise typer.Exit(1)

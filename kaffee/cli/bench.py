@@ -115,7 +115,7 @@ def table(
     else:
         from rich.console import Console
 
-        Console().print(made.to_rich())
+        Console().print(made)
     if against:
         counts = agreement(summaries)
         typer.echo(", ".join(f"{count} {word}" for word, count in counts.items()))

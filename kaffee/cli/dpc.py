@@ -77,7 +77,7 @@ def dpc(
     if json:
         typer.echo(json_module.dumps(record, indent=2))
         return
-    Console().print(log_table(log.entries).to_rich())
+    Console().print(log_table(log.entries))
     for line in describe(log.entries, significance=significance):
         typer.echo(line)
     typer.echo(f"Figure: {run / f'dpc-{settings.method}.png'}")

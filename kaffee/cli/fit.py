@@ -147,7 +147,7 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
     if json:
         typer.echo(json_module.dumps(checks, indent=2))
     else:
-        Console().print(report.table.to_rich())
+        Console().print(report.table)
         typer.echo(f"Report: {page}")
     if not result.fitted.completed:
         raise typer.Exit(3)

@@ -43,7 +43,7 @@ def systems(
     rows = [[s.name, s.dim, s.dt, s.burn_in, *_exponent(found.get(s.name)), s.lambda_1] for s in chosen]
     columns = ("system", "dim", "dt", "burn-in", "lambda_1", "± se", "paper")
     note = "lambda_1 per unit of time; details: kaffee systems NAME"
-    Console().print(Table("Systems", columns, rows, note=note).to_rich())
+    Console().print(Table("Systems", columns, rows, note=note))
 
 
 def _facts(system: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _show_one(console: Any, system: Any, measured: dict[str, Any]) -> None:
             ["h (sum of positive exponents)", measured["sum_positive"]],
             ["Kaplan-Yorke dimension", measured["kaplan_yorke_dimension"]],
         ]
-    console.print(Table(system.title, ("", system.name), rows).to_rich())
+    console.print(Table(system.title, ("", system.name), rows))
 
 
 def simulate(
