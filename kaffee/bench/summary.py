@@ -9,6 +9,8 @@ from kaffee.bench.store import Cell, ResultStore
 from kaffee.tables import Table
 
 LARGER_IS_BETTER = {"g_tan"}
+COUNTED = "diverged_"  # numbers of runs, which are added up over seeds
+PLUS = "_plus"  # rows of the tuned arm
 
 
 def median_with_error(values: list[float]) -> tuple[float, float]:
@@ -27,7 +29,8 @@ class Summary:
 
     Attributes:
         n: Finite seeds that entered.
-        diverged: Seeds whose run diverged, so that the number does not exist.
+        diverged: Seeds whose run diverged, so that the number does not exist; of `diverged_core` and `diverged_stoch`
+            all watched runs that did.
     """
 
     median: float | None
@@ -69,7 +72,9 @@ def _summary(metric: str, records: list[dict[str, Any]], paper: tuple[float, flo
     values = [value for record in records if (value := _value(record, metric)) is not None]
     kind = "stoch" if metric.endswith("_stoch") else "core" if metric.endswith("_core") else None
     diverged = 0
-    if kind is not None:
+    if metric.startswith(COUNTED):
+        diverged = int(sum(values))
+    elif kind is not None:
         diverged = sum(bool((record.get("extra") or {}).get(f"diverged_at_{kind}")) for record in records)
     median, se = median_with_error(values) if values else (None, None)
     return Summary(median, se, len(values), diverged, *(paper or (None, None)))
@@ -85,17 +90,22 @@ def to_table(store: ResultStore, summaries: dict[str, dict[str, Summary]], *, ag
     recipe = store.recipe
     rows: list[list[Any]] = []
     for row in recipe.rows:
+        if row.name not in summaries:
+            continue
         found = summaries[row.name]
         count = max((s.n for s in found.values()), default=0)
-        rows.append([row.name, count, *[_cell(s) for s in found.values()]])
+        rows.append([row.name, count, *[_cell(m, s) for m, s in found.items()]])
         if against_paper and row.paper:
             rows.append(["  paper", None, *[_paper(s) for s in found.values()]])
             rows.append(["  verdict", None, *[s.verdict(m) for m, s in found.items()]])
     note = "Median ± robust standard error of the median over seeds; (k) after a number: k seeds diverged."
-    return Table(recipe.title, ("row", "n", *recipe.metrics), rows, note=note)
+    metrics = next(iter(summaries.values()), recipe.metrics)
+    return Table(recipe.title, ("row", "n", *metrics), rows, note=note)
 
 
-def _cell(summary: Summary) -> str:
+def _cell(metric: str, summary: Summary) -> str:
+    if metric.startswith(COUNTED) and summary.n:
+        return str(summary.diverged)
     if summary.median is None:
         return "–" if not summary.diverged else f"({summary.diverged})"
     mark = f" ({summary.diverged})" if summary.diverged else ""
@@ -107,9 +117,11 @@ def _paper(summary: Summary) -> str:
 
 
 def agreement(summaries: dict[str, dict[str, Summary]]) -> dict[str, int]:
-    """How many of the paper's numbers agree, are better, are worse."""
+    """How many of the paper's numbers agree, are better, are worse; the tuned arm does not count."""
     counts = {"agrees": 0, "better": 0, "worse": 0}
-    for metrics in summaries.values():
+    for row, metrics in summaries.items():
+        if row.endswith(PLUS):
+            continue
         for metric, summary in metrics.items():
             verdict = summary.verdict(metric)
             if verdict:

@@ -95,6 +95,10 @@ def table(
     preset: Preset = None,
     results: Results = DEFAULT_RESULTS,
     against: Annotated[str | None, typer.Option(help="'paper' puts the published numbers and verdicts beside.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, by commas.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Other columns, by commas: any number of a cell, such as nll_filtered.")
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -105,7 +109,10 @@ def table(
     if against not in (None, "paper"):
         raise ConfigError(f"--against knows 'paper', not '{against}'.")
     store = _store(name, preset, results)
-    summaries = summarise(store)
+    chosen = None if columns is None else tuple(column.strip() for column in columns.split(","))
+    summaries = summarise(store, chosen)
+    if rows is not None:
+        summaries = {store.recipe.row(row.strip()).name: summaries[row.strip()] for row in rows.split(",")}
     if json:
         typer.echo(json_module.dumps(to_json(summaries), indent=2))
         return
