@@ -1,13 +1,16 @@
 """Running cells beyond one machine: a Dask cluster."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from kaffee.bench.engine import MAX_DEATHS, perform_cell, pin, raise_unfinished, usable_cores
-from kaffee.bench.store import Cell
 from kaffee.errors import ConfigError, KaffeeError
+
+if TYPE_CHECKING:
+    from kaffee.bench.store import Cell
 
 
 def _perform_on_worker(
@@ -61,7 +64,7 @@ class DaskEngine:
                     processes=True,
                     memory_limit=0,  # what a cell takes is no reason to end it while there is memory left
                     dashboard_address=None,
-                    scheduler_kwargs={"allowed_failures": MAX_DEATHS - 1},
+                    scheduler_kwargs={"allowed_failures": 0},  # deaths are counted here
                 ) as cluster,
                 distributed.Client(cluster) as client,
             ):
@@ -78,23 +81,29 @@ class DaskEngine:
 
     def run(
         self,
-        todo: list[Cell],
-        arguments: Callable[[Cell], tuple[Any, ...]],
-        ready: Callable[[Cell], bool],
-        finished: Callable[[Cell], None],
+        todo: list["Cell"],
+        arguments: Callable[["Cell"], tuple[Any, ...]],
+        ready: Callable[["Cell"], bool],
+        finished: Callable[["Cell"], None],
     ) -> None:
-        """See `Engine`; Dask itself runs the cell of a dead worker again."""
+        """See `Engine`.
+
+        A scheduler elsewhere runs the cell of a dead worker again by itself, as often as its settings say.
+        """
         import distributed
 
-        waiting, hopeless = list(todo), list[Cell]()
+        waiting = list(todo)
+        deaths: Counter[Cell] = Counter()
+        hopeless: list[Cell] = []
         running: dict[Any, Cell] = {}
         cores = usable_cores() if self.scheduler is None else None
         with self._client() as client:
             results = distributed.as_completed()
             while len(hopeless) < MAX_DEATHS:
                 # No more than there are workers: a cell that queues on a worker is blamed for its death, too.
-                self.num_workers = max(sum(client.nthreads().values()), 1)
-                for cell in [c for c in waiting if ready(c)][: max(self.num_workers - len(running), 0)]:
+                slots = max(sum(client.nthreads().values()), 1)
+                self.num_workers = max(self.num_workers, slots) if self.scheduler is None else slots
+                for cell in [c for c in waiting if ready(c)][: max(slots - len(running), 0)]:
                     waiting.remove(cell)
                     future = client.submit(_perform_on_worker, self.perform, arguments(cell), cores, pure=False)
                     running[future] = cell
@@ -106,11 +115,21 @@ class DaskEngine:
                 try:
                     future.result()
                 except distributed.KilledWorker:
-                    hopeless.append(cell)
+                    deaths[cell] += 1
+                    if self.scheduler is not None or deaths[cell] == MAX_DEATHS:
+                        hopeless.append(cell)
+                    else:
+                        waiting.insert(0, cell)
+                        with suppress(TimeoutError):  # then the others go on without it
+                            client.wait_for_workers(self.num_workers, timeout=60)
                 except CancelledError as error:
                     raise KaffeeError(
                         f"The Dask scheduler was lost while {cell.name} ran. Run the same command again to continue."
                     ) from error
                 else:
                     finished(cell)
+                finally:
+                    # Dask makes lost results again as long as somebody holds on to them: a finished cell would be
+                    # run once more if its worker died later.
+                    future.release()
         raise_unfinished(hopeless, waiting)

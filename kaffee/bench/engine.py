@@ -11,10 +11,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kaffee.bench.store import Cell, ResultStore
 from kaffee.errors import ConfigError, KaffeeError
+
+if TYPE_CHECKING:  # a worker is pinned before it imports JAX
+    from kaffee.bench.store import Cell, ResultStore
 
 # A cell that ends its worker this often is given up, and a run in which this many cells are given up stops.
 MAX_DEATHS = 3
@@ -47,15 +49,15 @@ class Engine(Protocol):
 
     def run(
         self,
-        todo: list[Cell],
-        arguments: Callable[[Cell], tuple[Any, ...]],
-        ready: Callable[[Cell], bool],
-        finished: Callable[[Cell], None],
+        todo: list["Cell"],
+        arguments: Callable[["Cell"], tuple[Any, ...]],
+        ready: Callable[["Cell"], bool],
+        finished: Callable[["Cell"], None],
     ) -> None:
         """Run cells in order as they become ready. A worker that dies costs one cell, which is run again.
 
         Raises:
-            KaffeeError: At the end, if a cell was given up or still waits for one that failed.
+            KaffeeError: At the end, if a cell was given up or still waits for its prior.
         """
 
 
@@ -117,13 +119,15 @@ class LocalEngine:
 
     def run(
         self,
-        todo: list[Cell],
-        arguments: Callable[[Cell], tuple[Any, ...]],
-        ready: Callable[[Cell], bool],
-        finished: Callable[[Cell], None],
+        todo: list["Cell"],
+        arguments: Callable[["Cell"], tuple[Any, ...]],
+        ready: Callable[["Cell"], bool],
+        finished: Callable[["Cell"], None],
     ) -> None:
         """See `Engine`."""
-        waiting, deaths, hopeless = list(todo), Counter[Cell](), list[Cell]()
+        waiting = list(todo)
+        deaths: Counter[Cell] = Counter()
+        hopeless: list[Cell] = []
         workers = [_Worker(self.cores[i % len(self.cores)]) for i in range(self.num_workers)]
         idle = list(workers)
         running: dict[Future[str], tuple[Cell, _Worker]] = {}
@@ -155,21 +159,22 @@ class LocalEngine:
         raise_unfinished(hopeless, waiting)
 
 
-def raise_unfinished(hopeless: list[Cell], waiting: list[Cell]) -> None:
+def raise_unfinished(hopeless: list["Cell"], waiting: list["Cell"]) -> None:
     """A sentence for the cells that a run could not do, if there are any."""
     if hopeless:
         names = ", ".join(cell.name for cell in hopeless)
         raise KaffeeError(f"{names} ended the worker {MAX_DEATHS} times. Is there enough memory? Fewer --workers help.")
     if waiting:
         raise KaffeeError(
-            f"{waiting[0].name} waits for a cell that failed. See: kaffee bench status, then: kaffee bench retry"
+            f"{waiting[0].name} waits for its prior, which failed or was not run. "
+            f"See: kaffee bench status, then: kaffee bench retry"
         )
 
 
 def run_recipe(
-    store: ResultStore,
+    store: "ResultStore",
     engine: Engine,
-    arguments: Callable[[Cell], tuple[Any, ...]],
+    arguments: Callable[["Cell"], tuple[Any, ...]],
     *,
     only: list[str] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
@@ -181,11 +186,11 @@ def run_recipe(
     start, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="milliseconds")
     names: list[str] = []
 
-    def ready(cell: Cell) -> bool:
+    def ready(cell: "Cell") -> bool:
         prior = store.prior_of(cell)
         return prior is None or store.prior_store.is_done(prior)
 
-    def finished(cell: Cell) -> None:
+    def finished(cell: "Cell") -> None:
         nonlocal done
         if store.read(cell) is None:
             raise KaffeeError(

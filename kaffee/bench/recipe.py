@@ -106,6 +106,8 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
     common = update(CellSettings(), values.get("settings", {}))
     rows = []
     for key, row in _combinations(values["rows"], values.get("grid", {})):
+        if key not in changes.get("rows", [key]):
+            continue
         settings = update(common, row.get("settings", {}))
         settings = update(settings, changes.get("settings", {}))
         paper = {metric: (float(v[0]), float(v[1])) for metric, v in row.get("paper", {}).items()}
