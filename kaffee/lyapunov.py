@@ -58,6 +58,14 @@ class LyapunovSpectrum:
         return float(self.exponents[self.exponents > 0].sum())
 
     @property
+    def sum_positive_error(self) -> float:
+        """The standard error of `sum_positive`, from the scatter of the blocks' sums of the same exponents."""
+        if len(self.block_exponents) < 2:
+            return math.nan
+        sums = self.block_exponents[:, self.exponents > 0].sum(axis=1)
+        return float(sums.std(ddof=1) / math.sqrt(len(sums)))
+
+    @property
     def kaplan_yorke_dimension(self) -> float:
         """The dimension in which volumes neither grow nor shrink.
 

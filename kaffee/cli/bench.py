@@ -129,6 +129,16 @@ def table(
 
 
 @app.command()
+def choose(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS) -> None:
+    """Which settings a grid search selects for every method, such as table1_tuning."""
+    from rich.console import Console
+
+    from kaffee.bench.choose import choice_table
+
+    Console().print(choice_table(_store(name, preset, results)))
+
+
+@app.command()
 def figures(
     name: Name,
     preset: Preset = None,
