@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kaffee.bench.engine import MAX_DEATHS, perform_cell, pin, raise_unfinished, usable_cores
@@ -11,6 +11,9 @@ from kaffee.errors import ConfigError, KaffeeError
 
 if TYPE_CHECKING:
     from kaffee.bench.store import Cell
+
+# Importing JAX from a slow disk on a busy machine takes minutes.
+RESTART_SECONDS = 600
 
 
 def _perform_on_worker(
@@ -54,10 +57,14 @@ class DaskEngine:
     @contextmanager
     def _client(self) -> Iterator[Any]:
         """A client that is closed at the end, with its cluster if that is ours."""
+        import dask
         import distributed
 
         if self.scheduler is None:
             with (
+                # Dask drops a worker for good that takes longer to start again, and a run without workers would wait
+                # for ever.
+                dask.config.set({"distributed.deploy.lost-worker-timeout": f"{2 * RESTART_SECONDS} s"}),
                 distributed.LocalCluster(
                     n_workers=self.num_workers,
                     threads_per_worker=1,
@@ -78,6 +85,16 @@ class DaskEngine:
             ) from error
         with client:
             yield client
+
+    def _await_restart(self, client: Any) -> None:
+        """Wait until a dead worker of a local cluster is back; without it the others go on."""
+        try:
+            client.wait_for_workers(self.num_workers, timeout=RESTART_SECONDS)
+        except TimeoutError:
+            if not client.nthreads():
+                raise KaffeeError(
+                    "No worker of the local cluster came back. Run the same command again to continue."
+                ) from None
 
     def run(
         self,
@@ -120,8 +137,7 @@ class DaskEngine:
                         hopeless.append(cell)
                     else:
                         waiting.insert(0, cell)
-                        with suppress(TimeoutError):  # then the others go on without it
-                            client.wait_for_workers(self.num_workers, timeout=60)
+                        self._await_restart(client)
                 except CancelledError as error:
                     raise KaffeeError(
                         f"The Dask scheduler was lost while {cell.name} ran. Run the same command again to continue."

@@ -9,8 +9,7 @@ from kaffee.evaluation.dynamics import Fidelity, fidelity
 from kaffee.evaluation.local import forecast_scores, tangent_grounding
 from kaffee.evaluation.protocol import Protocol
 from kaffee.evaluation.reference import Reference
-from kaffee.methods import METHODS
-from kaffee.recursion import Recursion
+from kaffee.methods import get_method
 from kaffee.ssm import StateSpaceModel
 
 
@@ -83,9 +82,16 @@ def evaluate(
 ) -> ReportCard:
     """Evaluate a model against the true system along the three axes.
 
+    A core that diverges has no deterministic axis: NaN (None in JSON), with `extra["diverged_at_core"]`, the first step
+    beyond the bound, and `diverged_core`, how many of the watched runs did the same; likewise with the shell on. A core
+    that comes to rest has all metrics: no positive exponents, so that dh is the h of the reference, and D_H = 1.
+
     Args:
         method: Decides the filter that goes with the model; "prior" evaluates the core alone.
         core_fidelity: The deterministic axis, if it is known already (a frozen core's is its prior's).
+
+    Raises:
+        ConfigError: For an unknown method, or a reference with a constant coordinate (see `kaffee.metrics`).
     """
     protocol = protocol or Protocol()
     h = reference.lyapunov.sum_positive
@@ -95,13 +101,14 @@ def evaluate(
         "exponents_core": core.exponents,
         "diverged_at_core": core.diverged_at,
         "h_reference": h,
+        "h_reference_error": reference.lyapunov.sum_positive_error,
         "h_reference_noisy": reference.lyapunov_noisy.sum_positive,
     }
     nan = float("nan")
     local: dict[str, Any] = dict.fromkeys(("nll", "crps", "g_tan", "d_stsp_stoch", "dh_stoch"), nan)
     local["diverged_stoch"] = 0
     if method != "prior":
-        recursion = METHODS[method].filter if method in METHODS else Recursion()
+        recursion = get_method(method).filter
         embedded = forecast_scores(model, recursion, reference, protocol, "embedding")
         filtered = forecast_scores(model, recursion, reference, protocol, "filtered")
         tangents = tangent_grounding(model, recursion, reference, protocol, (1, *protocol.spectrum_horizons))

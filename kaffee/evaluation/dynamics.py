@@ -1,6 +1,6 @@
 """Axes 2 and 3: long free runs with the shell on and off, against noisy and clean truth."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,18 +60,22 @@ def fidelity(
     target = reference.scaler.transform(truth)
     key = jax.random.key(protocol.seed + 1) if stochastic else None
     first = jnp.asarray(reference.scaler.transform(origins[:1]), model.dtype)
-    run = free_run(model, model.embed(first), protocol.rollout_steps, key=key, transient=protocol.transient)
+    noise: Any = {"key": key, "core_key": jax.random.key(protocol.seed + 2)}
+    run = free_run(model, model.embed(first), protocol.rollout_steps, transient=protocol.transient, **noise)
     diverged_at = int(run.diverged_at[0])
     watched = np.linspace(0, len(origins) - 1, protocol.num_divergence_starts).round().astype(int)
     starts: Array = jnp.asarray(reference.scaler.transform(origins[watched]), model.dtype)
-    watch = free_run(model, model.embed(starts), 0, key=key, transient=protocol.rollout_steps)
+    watch = free_run(model, model.embed(starts), 0, transient=protocol.rollout_steps, **noise)
     diverged = int(jnp.sum(watch.diverged_at > 0))
     if diverged_at:
         nan = float("nan")
         return Fidelity(nan, nan, nan, nan, [], diverged_at, diverged)
     generated = np.asarray(run.observations[0], np.float64)
     spectrum = lyapunov_spectrum(
-        model.core.exact(), run.states[0], num_exponents=protocol.num_exponents, dt=reference.system.dt
+        model.core.exact(),
+        run.states[0],
+        num_exponents=min(protocol.num_exponents, model.latent_dim),
+        dt=reference.system.dt,
     )
     return Fidelity(
         d_stsp=state_space_divergence(target, generated, num_samples=protocol.mixture_samples, seed=protocol.seed),

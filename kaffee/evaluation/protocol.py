@@ -22,7 +22,7 @@ class Protocol:
         grounding_steps: Steps pooled in G_tan.
         gates: Whose slopes transport the covariance that G_tan sees.
         rollout_steps, transient: Of free runs.
-        num_exponents: Lyapunov exponents computed of a surrogate.
+        num_exponents: Lyapunov exponents computed of a surrogate, at most all it has.
         mixture_samples: Monte Carlo draws of D_stsp.
         num_divergence_starts: Free runs that are only watched for divergence.
     """
@@ -50,6 +50,11 @@ class Protocol:
                 raise ConfigError(f"protocol.{name} must be at least 1, not {value}.")
         if any(h < 1 for h in self.spectrum_horizons):
             raise ConfigError(f"protocol.spectrum_horizons must all be at least 1, not {self.spectrum_horizons}.")
+        if self.forecast_span <= self.warm_up:
+            raise ConfigError(
+                f"protocol.forecast_span must exceed warm_up: {self.forecast_span} steps leave no starts after "
+                f"{self.warm_up}."
+            )
         if self.num_extra_starts < max(self.num_starts, self.num_crps_starts):
             raise ConfigError("protocol.num_extra_starts must not be smaller than the other numbers of starts.")
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
+from kaffee.errors import ConfigError
 from kaffee.evaluation.protocol import Protocol
 from kaffee.lyapunov import LyapunovSpectrum, lyapunov_spectrum
 from kaffee.systems import System, simulate
@@ -36,6 +37,15 @@ class Reference:
     clean: Float[np.ndarray, "T N"]
     lyapunov: LyapunovSpectrum
     lyapunov_noisy: LyapunovSpectrum
+
+    def __post_init__(self) -> None:
+        for name in ("test_states", "test_observations", "clean"):
+            bad = np.flatnonzero(~np.isfinite(getattr(self, name)).all(axis=1))
+            if len(bad):
+                raise ConfigError(
+                    f"reference.{name} has non-finite values in {len(bad)} rows, the first is {bad[0]}; "
+                    f"a truth to compare with has no gaps."
+                )
 
     @cached_property
     def standard_train(self) -> Series:

@@ -36,7 +36,11 @@ def d_stsp_histogram(
 
     The bins cover the reference's range plus a tenth of its standard deviation on both sides; generated points outside
     and non-finite ones (of a diverged run) are dropped; with none left the result is infinite. Both histograms are
-    smoothed by `smoothing` counts per bin.
+    smoothed by `smoothing` counts per bin. A run at rest within the range has a finite value, that of one full bin.
+
+    Raises:
+        ConfigError: If the reference has a constant coordinate, over whose range there are no bins, or values that are
+            not finite.
 
     >>> line = np.linspace(0, 1, 100)[:, None]
     >>> d_stsp_histogram(line, line)
@@ -103,7 +107,11 @@ def d_stsp_mixture(
         1/n sum_i log [1/T sum_t N(x_i | z_t, s^2 I)] / [1/L sum_l N(x_i | zhat_l, s^2 I)],   x_i ~ the first mixture
 
     Computed in float64 with logsumexp, so that no sample is lost to underflow. Non-finite rows of a diverged run are
-    left out; with none left the result is infinite.
+    left out; with none left the result is infinite. Constant coordinates, in either, are as good as others: the
+    mixtures are `variance` wide in every direction.
+
+    Raises:
+        ConfigError: If the reference has values that are not finite.
     """
     reference, generated = _checked(reference, generated)
     generated = generated[np.isfinite(generated).all(axis=1)]

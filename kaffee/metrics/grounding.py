@@ -24,7 +24,11 @@ class Grounding:
     within: float
 
 
-def spearman(a: Float[np.ndarray, " T"], b: Float[np.ndarray, " T"], *, tolerance: float = 1e-10) -> float:
+TOLERANCE = 1e-10
+"""What values that were computed in float64 may differ by and still be constant, in units of the largest of them."""
+
+
+def spearman(a: Float[np.ndarray, " T"], b: Float[np.ndarray, " T"], *, tolerance: float = TOLERANCE) -> float:
     """Spearman's rank correlation; 0 if either argument is constant up to numerical precision.
 
     >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 90.0]))
@@ -42,15 +46,19 @@ def spearman(a: Float[np.ndarray, " T"], b: Float[np.ndarray, " T"], *, toleranc
     return float(np.clip(np.corrcoef(ranks_a, ranks_b)[0, 1], -1.0, 1.0))
 
 
-def grounding(model_growth: Float[np.ndarray, "T N"], oracle_growth: Float[np.ndarray, "T N"]) -> Grounding:
+def grounding(
+    model_growth: Float[np.ndarray, "T N"], oracle_growth: Float[np.ndarray, "T N"], *, tolerance: float = TOLERANCE
+) -> Grounding:
     """G_tan from the log-growths of each coordinate's variance at each time.
 
     model:  log [B Sigma_{t+1|t} B']_jj - log [Omega_{t|t}]_jj
     oracle: log [J* Omega_{t|t} J*']_jj - log [Omega_{t|t}]_jj
     """
     model_growth, oracle_growth = np.asarray(model_growth), np.asarray(oracle_growth)
-    each = [spearman(model_growth[:, j], oracle_growth[:, j]) for j in range(model_growth.shape[1])]
-    return Grounding(pooled=spearman(model_growth, oracle_growth), within=float(np.mean(each)))
+    each = [
+        spearman(model_growth[:, j], oracle_growth[:, j], tolerance=tolerance) for j in range(model_growth.shape[1])
+    ]
+    return Grounding(pooled=spearman(model_growth, oracle_growth, tolerance=tolerance), within=float(np.mean(each)))
 
 
 def oracle_log_growth(

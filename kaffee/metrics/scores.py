@@ -1,4 +1,7 @@
-"""Probabilistic scores of ensembles: NLL, CRPS, RMSE (appendix C.4). On plain arrays, in the units of the arrays."""
+"""Probabilistic scores of ensembles: NLL, CRPS, RMSE (appendix C.4). On plain arrays, in the units of the arrays.
+
+A diverged ensemble, one with non-finite members, has the score NaN; a reference with such values is an error.
+"""
 
 import numpy as np
 from jaxtyping import Float
@@ -6,6 +9,9 @@ from jaxtyping import Float
 from kaffee.errors import ConfigError
 
 STD_FLOOR = 1e-3
+
+# A diverged member makes the result NaN; that is an answer, not a reason for warnings.
+_tolerant = np.errstate(over="ignore", invalid="ignore")
 
 
 def _checked(ensemble: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -15,9 +21,12 @@ def _checked(ensemble: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, n
             f"An ensemble (K, ..., N) of at least two members and a reference (..., N) are needed; "
             f"got {ensemble.shape} and {reference.shape}."
         )
+    if not np.isfinite(reference).all():
+        raise ConfigError("The reference has non-finite values, which cannot be scored; leave those times out.")
     return ensemble, reference
 
 
+@_tolerant
 def ensemble_nll(
     ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.ndarray, "... N"], *, floor: float = STD_FLOOR
 ) -> float:
@@ -36,6 +45,7 @@ def ensemble_nll(
     return float(np.mean(0.5 * (np.log(2 * np.pi * variance) + (reference - mean) ** 2 / variance)))
 
 
+@_tolerant
 def ensemble_crps(ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.ndarray, "... N"]) -> float:
     """Marginal ensemble CRPS, averaged over all entries.
 
@@ -53,6 +63,7 @@ def ensemble_crps(ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.nd
     return float(np.mean(np.mean(np.abs(ensemble - reference), axis=0) - spread))
 
 
+@_tolerant
 def ensemble_rmse(ensemble: Float[np.ndarray, "K S N"], reference: Float[np.ndarray, "S N"]) -> float:
     """RMSE of the ensemble mean, averaged over starts (Eq. rmse_10): E_t sqrt(|xbar - x*|^2 / N).
 

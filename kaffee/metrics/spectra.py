@@ -6,6 +6,9 @@ from scipy.ndimage import gaussian_filter1d
 
 from kaffee.errors import ConfigError
 
+# Models run in float32: a run that has come to rest goes on flickering in the last digits of its coordinates.
+FLAT = 1e-6
+
 
 def power_spectrum(x: Float[np.ndarray, "T N"], *, smoothing: float = 20.0) -> Float[np.ndarray, "F N"]:
     """Each coordinate z-scored, |rfft|^2, smoothed by a Gaussian of `smoothing` bins, normalised to unit mass.
@@ -31,7 +34,11 @@ def d_hellinger(
 ) -> float:
     """The mean over coordinates of sqrt(1 - sum_w sqrt(p_j(w) q_j(w))), between 0 (equal) and 1.
 
-    Both series are cut to the shorter length. A generated coordinate that is constant or non-finite counts as 1.
+    Both series are cut to the shorter length. A generated coordinate that is constant (up to the rounding of float32,
+    in units of the reference's spread) or non-finite counts as 1.
+
+    Raises:
+        ConfigError: If a coordinate of the reference is constant or not finite: there is nothing to compare with.
 
     >>> t = np.arange(1000.0)[:, None]
     >>> d_hellinger(np.sin(t), np.sin(t + 0.3)) < 0.01
@@ -42,9 +49,12 @@ def d_hellinger(
             f"Two trajectories (T, N) with the same N are needed; got {np.shape(reference)} and {np.shape(generated)}."
         )
     length = min(len(reference), len(generated))
-    p = power_spectrum(reference[:length], smoothing=smoothing)
-    q = power_spectrum(generated[:length], smoothing=smoothing)
+    reference, generated = (np.asarray(x[:length], np.float64) for x in (reference, generated))
+    p, q = (power_spectrum(x, smoothing=smoothing) for x in (reference, generated))
     if np.isnan(p).any():
         raise ConfigError("A coordinate of the reference is constant or non-finite: it has no power spectrum.")
+    with np.errstate(all="ignore"):
+        away = (generated - reference.mean(axis=0)) / reference.std(axis=0)
+        flat = away.std(axis=0) <= FLAT * np.maximum(np.abs(away).max(axis=0), 1.0)
     overlap = np.clip(np.sum(np.sqrt(p * q), axis=0), 0.0, 1.0)
-    return float(np.mean(np.where(np.isnan(overlap), 1.0, np.sqrt(1.0 - overlap))))
+    return float(np.mean(np.where(np.isnan(overlap) | flat, 1.0, np.sqrt(1.0 - overlap))))
