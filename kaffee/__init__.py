@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from kaffee.data import WindowSampler as WindowSampler
     from kaffee.data import read_series as read_series
     from kaffee.data import write_series as write_series
+    from kaffee.dynamix import DynaMix as DynaMix
+    from kaffee.dynamix.forecasting import zero_shot as zero_shot
+    from kaffee.dynamix.hub import from_pretrained as from_pretrained
     from kaffee.errors import KaffeeError as KaffeeError
     from kaffee.filtering import run_filter as run_filter
     from kaffee.fitting import fit as fit
@@ -63,6 +66,9 @@ _HOME = {
     "config": ("override",),
     "cores": ("ALRNN", "Core", "Linear", "Polynomial", "ResidualMLP", "as_core"),
     "data": ("Scaler", "Series", "WindowSampler", "read_series", "write_series"),
+    "dynamix": ("DynaMix",),
+    "dynamix.forecasting": ("zero_shot",),
+    "dynamix.hub": ("from_pretrained",),
     "errors": ("KaffeeError",),
     "filtering": ("run_filter",),
     "fitting": ("fit",),

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from kaffee.cli import about, bench, dpc, fit, quickstart, systems
+from kaffee.cli import about, bench, diagnose, dpc, fit, models, quickstart, systems, zeroshot
 from kaffee.errors import KaffeeError
 
 INTERRUPTED = 130
@@ -34,9 +34,12 @@ app.command("simulate")(systems.simulate)
 app.command("fit")(fit.fit)
 app.command("resume")(fit.resume)
 app.command("dpc")(dpc.dpc)
+app.command("diagnose")(diagnose.diagnose)
+app.command("zeroshot")(zeroshot.zeroshot)
 app.command("doctor")(about.doctor)
 app.command("cite")(about.cite)
 app.add_typer(bench.app, name="bench")
+app.add_typer(models.app, name="models")
 
 
 def run() -> None:

@@ -42,6 +42,16 @@ class Confined(Core):
     def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
         return self.inner.jacobian(self._clip(z)) * self.inside(z)
 
+    @property
+    def noise_dim(self) -> int:
+        return self.inner.noise_dim
+
+    def with_noise(self, noise: Float[Array, "... K"]) -> "Confined":
+        return Confined(self.inner.with_noise(noise), self.low, self.high)
+
+    def without_noise(self) -> "Confined":
+        return Confined(self.inner.without_noise(), self.low, self.high)
+
     def exact(self) -> "Confined":
         return Confined(self.inner.exact(), self.low, self.high)
 

@@ -18,6 +18,7 @@ CREATORS = {
     "linear": {},
     "polynomial": {"degree": 3},
     "mlp": {"hidden_dim": 7, "depth": 2},
+    "dynamix": {"num_observed": 2, "num_experts": 4, "num_gates": 1, "hidden_dim": 5, "num_frames": 8},
 }
 
 

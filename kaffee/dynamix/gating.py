@@ -1,0 +1,171 @@
+"""The gating network of DynaMix: from a context and a state to the weights of the experts (appendix C.5).
+
+For context frames c_1..c_T and K = T - 1 (the last frame has no successor to be convolved with):
+
+    q   = D z + sigma * eps,   eps ~ N(0, I)                      the state as the context sees it, perturbed
+    a_t = softmax_t(-||c_t - q||_1 / |tau_1|)                     attention
+    e_t = C_0 c_t + C_1 c_{t+1} + b                               features: a convolution of width 2
+    u   = sum_t a_t e_t
+    w   = softmax(-(M_2 relu(M_1 [u; z] + b_1) + b_2) / |tau_2|)
+
+Frames and features are stored as (N, K): sums over time then run over contiguous memory.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from kaffee.errors import DataError
+
+KERNEL = 2
+MIN_FRAMES = 3
+
+
+class Context(eqx.Module):
+    """A context as the gate uses it: c_t and e_t for t = 1..K; constants to every gradient."""
+
+    frames: Float[Array, "N K"]
+    features: Float[Array, "N K"]
+
+
+class Gating(eqx.Module):
+    """The gate's parameters psi; see the equations above.
+
+    Attributes:
+        D: Projection of the state to the context's space.
+        conv_weight, conv_bias: C_k as (out, in, k), and b.
+        hidden_weight, hidden_bias: M_1 and b_1.
+        output_weight, output_bias: M_2 and b_2.
+        sigma: Standard deviation of the perturbation in every coordinate.
+        attention_temperature, expert_temperature: tau_1 and tau_2.
+    """
+
+    D: Float[Array, "N M"]
+    conv_weight: Float[Array, "N N 2"]
+    conv_bias: Float[Array, " N"]
+    hidden_weight: Float[Array, "H N+M"]
+    hidden_bias: Float[Array, " H"]
+    output_weight: Float[Array, "E H"]
+    output_bias: Float[Array, " E"]
+    sigma: Float[Array, " N"]
+    attention_temperature: Float[Array, ""]
+    expert_temperature: Float[Array, ""]
+
+    @staticmethod
+    def shapes(M: int, N: int, E: int, H: int) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter."""
+        return {
+            "D": (N, M),
+            "conv_weight": (N, N, KERNEL),
+            "conv_bias": (N,),
+            "hidden_weight": (H, N + M),
+            "hidden_bias": (H,),
+            "output_weight": (E, H),
+            "output_bias": (E,),
+            "sigma": (N,),
+            "attention_temperature": (),
+            "expert_temperature": (),
+        }
+
+    @classmethod
+    def create(cls, M: int, N: int, E: int, H: int, *, key: Key[Array, ""], dtype: Any) -> "Gating":
+        """Weights ~ N(0, 1/fan_in), D = [I 0], sigma = 0.05, temperatures 0.5, most hidden units open at first."""
+        shapes = cls.shapes(M, N, E, H)
+        keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
+        fan_in = {"conv_weight": N * KERNEL, "hidden_weight": N + M, "output_weight": H}
+        drawn = {n: f**-0.5 * jax.random.normal(keys[n], shapes[n], dtype) for n, f in fan_in.items()}
+        biases = {n: 0.1 * jax.random.normal(keys[n], s, dtype) for n, s in shapes.items() if n.endswith("bias")}
+        half = jnp.asarray(0.5, dtype)
+        biases["hidden_bias"] = biases["hidden_bias"] + half
+        return cls(
+            D=jnp.eye(N, M, dtype=dtype),
+            sigma=jnp.full(N, 0.05, dtype),
+            attention_temperature=half,
+            expert_temperature=half,
+            **drawn,
+            **biases,
+        )
+
+    def read(self, context: Float[Array, "T N"]) -> Context:
+        """Frames and features of a context; nothing of it is computed again in a step."""
+        windows = jnp.stack([context[:-1], context[1:]], axis=-1)
+        features = jnp.einsum("tik,oik->ot", windows, self.conv_weight) + self.conv_bias[:, None]
+        return Context(context[:-1].T, features)
+
+    def _attend(
+        self, z: Float[Array, " M"], eps: Float[Array, " N"], context: Context
+    ) -> tuple[Float[Array, " N"], Float[Array, " K"], Float[Array, " N"]]:
+        """q, a and u."""
+        q = self.D @ z + self.sigma * eps
+        distance = jnp.sum(jnp.abs(context.frames - q[:, None]), axis=0)
+        nearest = jax.lax.stop_gradient(jnp.min(distance))  # cancels in the softmax, which it keeps from overflowing
+        a = jnp.exp((nearest - distance) / jnp.abs(self.attention_temperature))
+        total = jnp.sum(a)
+        return q, a / total, (context.features @ a) / total
+
+    def _mix(self, u: Float[Array, " N"], z: Float[Array, " M"]) -> tuple[Float[Array, " H"], Float[Array, " E"]]:
+        """What enters the hidden layer's ReLU, and w."""
+        hidden = self.hidden_weight @ jnp.concatenate([u, z]) + self.hidden_bias
+        scores = self.output_weight @ jax.nn.relu(hidden) + self.output_bias
+        return hidden, jax.nn.softmax(-scores / jnp.abs(self.expert_temperature))
+
+    def weights(self, z: Float[Array, " M"], eps: Float[Array, " N"], context: Context) -> Float[Array, " E"]:
+        """w(z), on the simplex."""
+        _, _, u = self._attend(z, eps, context)
+        return self._mix(u, z)[1]
+
+    def linearise(
+        self, z: Float[Array, " M"], eps: Float[Array, " N"], context: Context
+    ) -> tuple[Float[Array, " E"], Float[Array, "E M"]]:
+        """w(z) and dw/dz, by hand: N directions through the attention instead of M.
+
+        du/dz = 1/|tau_1| sum_t a_t (e_t - u) sign(c_t - q)' D
+        ds/dz = -1/|tau_2| M_2 1{hidden > 0} M_1 [du/dz; I],    dw/dz = diag(w) (ds/dz - 1 w' ds/dz)
+        """
+        q, a, u = self._attend(z, eps, context)
+        towards = jnp.sign(context.frames - q[:, None])
+        centred = (context.features * a) @ towards.T - jnp.outer(u, towards @ a)
+        du = centred / jnp.abs(self.attention_temperature) @ self.D
+        hidden, w = self._mix(u, z)
+        N = len(q)
+        inner = self.hidden_weight[:, :N] @ du + self.hidden_weight[:, N:]
+        open_ = (hidden > 0).astype(z.dtype)
+        ds = -(self.output_weight * open_) @ inner / jnp.abs(self.expert_temperature)
+        return w, w[:, None] * (ds - w @ ds)
+
+
+def check_shape(shape: tuple[int, ...], num_observed: int | None = None) -> None:
+    """Raise unless a context has shape (T, N) and is long enough."""
+    if len(shape) != 2 or shape[1] == 0 or (num_observed is not None and shape[1] != num_observed):
+        wanted = "N" if num_observed is None else num_observed
+        hint = "" if num_observed is None else " For other dimensions use kaffee.zero_shot, which embeds them."
+        raise DataError(f"A context has shape (T, {wanted}), one row per time step; given {shape}.{hint}")
+    if shape[0] < MIN_FRAMES:
+        raise DataError(f"A context needs at least {MIN_FRAMES} frames, better some hundred; given {shape[0]}.")
+
+
+def check_context(context: Any, num_observed: int | None = None) -> Float[np.ndarray, "T N"]:
+    """The context as a float64 array; too short, constant, gappy or ill-shaped ones are clear errors."""
+    array = np.asarray(context)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"A context holds real numbers; given values of type {array.dtype}.")
+    check_shape(array.shape, num_observed)
+    array = array.astype(np.float64)
+    bad = ~np.isfinite(array)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        raise DataError(
+            f"The context has {int(bad.sum())} missing or infinite values, the first in row {row}, coordinate "
+            f"{column}. DynaMix needs a gapless context: interpolate it, or take a part without gaps."
+        )
+    constant = np.flatnonzero(np.ptp(array, axis=0) <= 1e-12 * np.abs(array).max(axis=0))
+    if constant.size:
+        raise DataError(
+            f"Coordinate {int(constant[0])} of the context is constant ({array[0, constant[0]]:.6g}): "
+            "there is nothing to reconstruct. Leave it out."
+        )
+    return array

@@ -1,0 +1,184 @@
+"""Reading a published DynaMix checkpoint: a safetensors file and the JSON that describes it.
+
+Nothing in either file can execute code. Names, shapes and types are checked before anything is used.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as decode_arrays
+
+from kaffee.dynamix.core import DynaMix
+from kaffee.dynamix.gating import Gating
+from kaffee.errors import CheckpointError
+
+# The published model has 44 kB; what is a thousand times larger is another file.
+MAX_BYTES = 64 * 2**20
+EXPERT_TYPE = "almost_linear_rnn"
+
+# Our names of the gate's parameters and those of the release.
+GATING = {
+    "D": "D",
+    "conv_weight": "conv.weight",
+    "conv_bias": "conv.bias",
+    "hidden_weight": "mlp_layer1.weight",
+    "hidden_bias": "mlp_layer1.bias",
+    "output_weight": "mlp_layer2.weight",
+    "output_bias": "mlp_layer2.bias",
+    "sigma": "sigma",
+    "attention_temperature": "softmax_temp1",
+    "expert_temperature": "softmax_temp2",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes that the configuration states."""
+
+    latent_dim: int
+    num_observed: int
+    num_experts: int
+    num_gates: int
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], where: str) -> "Architecture":
+        """From the JSON of the release; options that kaffee does not implement are errors."""
+        given = config.get("architecture")
+        if not isinstance(given, dict):
+            raise CheckpointError(f"{where} has no 'architecture'; it is no configuration of a DynaMix model.")
+        sizes = {}
+        for field, key in (("latent_dim", "M"), ("num_observed", "N"), ("num_experts", "Experts"), ("num_gates", "P")):
+            value = given.get(key)
+            if type(value) is not int or value < (0 if key == "P" else 1):
+                raise CheckpointError(f"{where}: architecture.{key} must be a whole number, not {value!r}.")
+            sizes[field] = value
+        for key, supported in (("hidden_dim", 0), ("expert_type", EXPERT_TYPE), ("probabilistic_expert", False)):
+            value = given.get(key, supported)
+            if value != supported:
+                raise CheckpointError(f"{where}: {key} = {value!r} is not supported; kaffee reads {supported!r} only.")
+        found = cls(**sizes)
+        if not found.num_observed <= found.latent_dim or not found.num_gates <= found.latent_dim:
+            raise CheckpointError(f"{where}: M = {found.latent_dim} must be at least N and P; given {sizes}.")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A checkpoint that was read and checked.
+
+    Attributes:
+        name: As the configuration calls it.
+        architecture: Its sizes.
+        tensors: Under the names of the release.
+        sha256: Of the weight file.
+    """
+
+    name: str
+    architecture: Architecture
+    tensors: Mapping[str, np.ndarray]
+    sha256: str
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the file holds."""
+        return sum(tensor.size for tensor in self.tensors.values())
+
+    def to_core(self, dtype: Any = jnp.float32) -> DynaMix:
+        """The model; condition it on data by `in_context`."""
+        E = self.architecture.num_experts
+
+        def stacked(part: str) -> Any:
+            return jnp.asarray(np.stack([self.tensors[f"experts.{k}.{part}"] for k in range(E)]), dtype)
+
+        gate = {ours: self.tensors[f"gating_network.{theirs}"] for ours, theirs in GATING.items()}
+        scalars = ("attention_temperature", "expert_temperature")
+        gate.update({name: gate[name].reshape(()) for name in scalars})
+        return DynaMix(
+            A=stacked("A"),
+            W=stacked("W"),
+            h=stacked("h"),
+            gating=Gating(**{name: jnp.asarray(value, dtype) for name, value in gate.items()}),
+            B=jnp.asarray(self.tensors["B"], dtype),
+            num_gates=self.architecture.num_gates,
+            origin=f"{self.name} sha256:{self.sha256}",
+        )
+
+
+def decode_weights(content: bytes, config: Mapping[str, Any], where: str, config_where: str) -> Weights:
+    """A checkpoint from the bytes of its weight file and its configuration; `where` is what messages call them."""
+    architecture = Architecture.from_config(config, config_where)
+    try:
+        tensors = decode_arrays(content)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{where} ({len(content)} bytes) is not a safetensors file, or was truncated: {error}. Fetch it again: "
+            "kaffee models pull"
+        ) from error
+    hidden = tensors.get("gating_network.mlp_layer1.bias", np.zeros(architecture.num_experts))
+    _check_tensors(tensors, _expected(architecture, int(hidden.size)), where)
+    name = config.get("name")
+    return Weights(str(name) if name else "dynamix", architecture, tensors, hashlib.sha256(content).hexdigest())
+
+
+def parse_config(content: bytes, where: str) -> dict[str, Any]:
+    """The configuration's JSON object."""
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where} is not JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{where} holds {type(config).__name__} instead of a JSON object.")
+    return config
+
+
+def read_weights(path: str | Path, config: str | Path) -> Weights:
+    """Read and check a checkpoint."""
+    contents = []
+    for file, what in ((Path(config), "configuration"), (Path(path), "weight file")):
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                raise CheckpointError(f"{file} is larger than {MAX_BYTES >> 20} MB; it is no {what} of DynaMix.")
+            contents.append(file.read_bytes())
+        except OSError as error:
+            raise CheckpointError(f"The {what} {file} cannot be read ({error.strerror or error}).") from error
+    return decode_weights(contents[1], parse_config(contents[0], str(config)), str(path), str(config))
+
+
+def _expected(sizes: Architecture, H: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of a release."""
+    M, N, E = sizes.latent_dim, sizes.num_observed, sizes.num_experts
+    gate = {f"gating_network.{GATING[name]}": shape or (1,) for name, shape in Gating.shapes(M, N, E, H).items()}
+    experts = {
+        f"experts.{k}.{part}": shape for k in range(E) for part, shape in (("A", (M,)), ("W", (M, M)), ("h", (M,)))
+    }
+    return {"B": (N, M), **experts, **gate}
+
+
+def _check_tensors(found: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
+    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or extra:
+        raise CheckpointError(f"{where}: tensors missing: {_few(missing)}; not expected: {_few(extra)}.")
+    for name, shape in expected.items():
+        tensor = found[name]
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"{where}: tensor {name} has shape {tensor.shape}; the configuration asks for {shape}."
+            )
+        if tensor.dtype.kind != "f":
+            raise CheckpointError(f"{where}: tensor {name} is of type {tensor.dtype}; it must be floating point.")
+        if not np.isfinite(tensor).all():
+            raise CheckpointError(f"{where}: tensor {name} holds values that are not finite.")
+        if "softmax_temp" in name and not tensor.all():
+            raise CheckpointError(f"{where}: tensor {name} is 0; a temperature is not.")
+
+
+def _few(names: list[str], limit: int = 6) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > limit else ""
+    return (", ".join(names[:limit]) + more) or "none"

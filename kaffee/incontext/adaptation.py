@@ -1,0 +1,47 @@
+"""The in-context protocol of appendix C.5: ten updates on windows of the context."""
+
+from dataclasses import replace
+from typing import Any
+
+from kaffee.data.series import Series
+from kaffee.methods import Method
+from kaffee.ssm import StateSpaceModel
+from kaffee.training.adaptation import Adaptation, adapt
+from kaffee.training.loop import Schedule, Trained
+from kaffee.training.optimiser import Optimiser
+
+SHORTEST_WINDOW, LONGEST_WINDOW = 24, 128
+
+# The paper's schedule; `scored` is set for every system by its Lyapunov time.
+IN_CONTEXT = Adaptation(
+    scored=LONGEST_WINDOW,
+    burn_in=8,
+    optimiser=Optimiser("adam", learning_rate=5e-5, clip_norm=1.0),
+    schedule=Schedule(num_updates=10, batch_size=16, report_every=5, save_every=10),
+)
+
+
+def lyapunov_window(lyapunov_exponent: float | None, dt: float) -> int:
+    """round(tau_lambda / dt) clipped to 24..128: the scored steps of a window; the longest without an exponent.
+
+    >>> lyapunov_window(0.902, 0.02), lyapunov_window(0.0, 0.02), lyapunov_window(2.0, 0.1)
+    (55, 128, 24)
+    """
+    if lyapunov_exponent is None or lyapunov_exponent <= 0:
+        return LONGEST_WINDOW
+    steps = round(min(1.0 / (lyapunov_exponent * dt), LONGEST_WINDOW))
+    return max(steps, SHORTEST_WINDOW)
+
+
+def adapt_in_context(
+    model: StateSpaceModel,
+    context: Series,
+    method: Method,
+    *,
+    seed: int,
+    scored: int = LONGEST_WINDOW,
+    settings: Adaptation = IN_CONTEXT,
+    **options: Any,
+) -> Trained:
+    """Adapt a conditioned model on windows of its own standardised context, and on nothing else."""
+    return adapt(model, context, method, replace(settings, scored=scored), seed=seed, **options)

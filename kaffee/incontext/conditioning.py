@@ -1,0 +1,86 @@
+"""From a context to a state-space model around a context-conditioned core."""
+
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kaffee.checkpoint import Reconstruction
+from kaffee.cores.core import Core
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.errors import DataError
+from kaffee.observation import Projection
+from kaffee.shell import Shell
+from kaffee.ssm import StateSpaceModel
+from kaffee.training.forcing import Forcing
+from kaffee.training.initialise import ResidualKind, initialise_shell
+
+MIN_FRAMES = 3
+
+
+class ContextModel(Protocol):
+    """Any foundation model that kaffee can adapt: it reads a context and becomes a core.
+
+    `DynaMix` is one. Your own needs these two methods; the core that `in_context` returns is a `kaffee.cores.Core`, or
+    anything that `kaffee.as_core` accepts. Its first N latent coordinates are the observed ones.
+    """
+
+    def in_context(self, context: Float[Array, "T N"], /) -> Core:
+        """The transition map conditioned on a standardised context."""
+        ...
+
+    def initial_state(self, x: Float[Array, "... N"], /) -> Float[Array, "... M"]:
+        """The latent state of an observation; a linear map."""
+        ...
+
+
+def context_scaler(observations: Float[np.ndarray, "T N"]) -> Scaler:
+    """Mean and standard deviation (ddof 1) of the context, which is all that may be known of the system."""
+    observations = np.asarray(observations, np.float64)
+    if observations.ndim != 2 or len(observations) < MIN_FRAMES:
+        raise DataError(f"A context has at least {MIN_FRAMES} rows (T, N); given {observations.shape}.")
+    if not np.isfinite(observations).all():
+        bad = int(np.flatnonzero(~np.isfinite(observations).all(axis=1))[0])
+        raise DataError(f"The context has a value that is not finite in row {bad}; a context has no gaps.")
+    spread = observations.std(axis=0, ddof=1)
+    if not (spread > 0).all():
+        raise DataError(f"Coordinate {int(np.argmin(spread))} of the context is constant; leave it out.")
+    return Scaler(observations.mean(axis=0), spread)
+
+
+def condition(
+    model: ContextModel,
+    observations: Float[np.ndarray, "T N"],
+    *,
+    dt: float = 1.0,
+    columns: tuple[str, ...] = (),
+    residuals: ResidualKind = "every_step",
+    forcing: Forcing | None = None,
+    alpha: float = 0.9,
+) -> tuple[Reconstruction, Series]:
+    """Standardise a context, condition the model on it and give it its first shell (90/10 of its residuals).
+
+    Returns:
+        The zero-shot surrogate with an untrained shell, and the standardised context as a series to adapt on.
+    """
+    scaler = context_scaler(observations)
+    standard = Series.from_arrays(scaler.transform(np.asarray(observations, np.float64)))
+    N = standard.num_coordinates
+    core = model.in_context(jnp.asarray(standard.recordings[0]))
+    embedding = jax.jacfwd(model.initial_state)(jnp.zeros(N, _dtype(core)))
+    ssm = StateSpaceModel(
+        core=core,
+        shell=Shell.from_std(jnp.full(core.latent_dim, 0.1), jnp.full(N, 0.1), embedding.dtype),
+        observation=Projection(N, core.latent_dim),
+        embedding=embedding,
+    )
+    ssm = initialise_shell(ssm, standard, residuals=residuals, forcing=forcing, alpha=alpha)
+    return Reconstruction(ssm, scaler, columns, dt), standard
+
+
+def _dtype(core: Core) -> jnp.dtype:
+    floats = [leaf.dtype for leaf in jax.tree.leaves(core) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return floats[0] if floats else jnp.dtype(jnp.float32)

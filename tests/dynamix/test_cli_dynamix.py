@@ -1,0 +1,170 @@
+"""`kaffee models` and `kaffee zeroshot`."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kaffee.cli.main import app
+from kaffee.data import read_series, write_series
+from kaffee.dynamix.hub import DEFAULT, KNOWN
+from kaffee.errors import KaffeeError
+
+from .conftest import make_core, write_release
+
+T = np.arange(120.0)
+WAVES = np.stack([np.sin(T / 5), np.cos(T / 3)], axis=1)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("KAFFEE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def folder(home):
+    """A small model for two dimensions under the published name."""
+    release = home / "release"
+    release.mkdir()
+    write_release(release, DEFAULT)
+    return release
+
+
+def kaffee(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments):
+    result = kaffee(*arguments)
+    assert isinstance(result.exception, KaffeeError), (result.exception, result.output)
+    assert result.stdout == ""
+    return str(result.exception)
+
+
+def test_models_are_listed_with_their_terms(folder):
+    text = kaffee("models", "list").stdout
+    assert DEFAULT in text
+    assert "not on this machine; fetch it: kaffee models pull" in text
+    assert "CC-BY-4.0: C. Hemmer and D. Durstewitz" in text
+    assert json.loads(kaffee("models", "list", "--json").stdout)[0]["path"] is None
+    result = kaffee("models", "pull", "--from", folder)
+    assert result.exit_code == 0, result.exception
+    assert "CC-BY-4.0" in result.stdout
+    [row] = json.loads(kaffee("models", "list", "--json").stdout)
+    assert row["path"].endswith(KNOWN[DEFAULT].weights)
+    assert row["path"] in kaffee("models", "list").stdout
+
+
+def test_a_model_is_shown(folder):
+    facts = json.loads(kaffee("models", "show", folder, "--json").stdout)
+    core = make_core(np.float32, num_frames=0)
+    assert facts["num_parameters"] == core.num_parameters
+    assert facts["latent_dim"] == 5
+    assert facts["tensors"]["experts.*.W"] == [5, 5]
+    assert facts["sigma"] == pytest.approx(np.asarray(core.gating.sigma).tolist())
+    assert facts["attention_temperature"] == pytest.approx(0.3)
+    assert len(facts["sha256"]) == 64
+    assert facts["licence"] == "CC-BY-4.0"
+    kaffee("models", "pull", "--from", folder)
+    text = kaffee("models", "show").stdout
+    assert "experts.*.W" in text
+    assert "5 x 5" in text
+
+
+def test_models_that_cannot_be_shown_or_fetched_are_clear_errors(folder):
+    assert "kaffee models pull" in refused("models", "show")
+    assert "Did you mean" in refused("models", "show", "dynamix-3d")
+    assert "There is no weight file or folder" in refused("models", "pull", "--from", "no/such/folder")
+    (folder / KNOWN[DEFAULT].weights).write_bytes(b"{}")
+    assert "is not a safetensors file" in refused("models", "pull", "--from", folder)
+
+
+def test_a_file_is_continued(folder):
+    write_series(WAVES, "waves.csv", columns=["a", "b"], times=0.5 * T)
+    result = kaffee("zeroshot", "waves.csv", "-o", "out.csv", "--steps", 30, "--model", folder, "--json")
+    assert result.exit_code == 0, result.exception
+    facts = json.loads(result.stdout)
+    assert facts["context"] == 120
+    assert facts["embedding"] == "direct"
+    assert facts["diverged_at"] == 0
+    assert facts["model"].startswith(DEFAULT)
+    out = read_series("out.csv")
+    assert out.columns == ("a", "b")
+    assert out.lengths == (30,)
+    assert out.times[0][0] == pytest.approx(60.0)
+    assert out.time_step == pytest.approx(0.5)
+
+
+def test_the_seed_decides(folder):
+    write_series(WAVES, "waves.csv")
+
+    def forecast(*options):
+        result = kaffee("zeroshot", "waves.csv", "-o", "out.csv", "--steps", 10, "--model", folder, *options)
+        assert result.exit_code == 0, result.exception
+        assert "out.csv: 10 x 2 from a context of" in result.stdout
+        return read_series("out.csv").fingerprint
+
+    assert forecast() == forecast("--seed", 0)
+    assert len({forecast(*options) for options in ((), ("--seed", 1), ("--no-noise",), ("--context", 50))}) == 4
+
+
+def test_one_column_is_embedded(folder):
+    write_series(WAVES, "waves.csv", columns=["a", "b"])
+    options = ("-o", "out.npy", "--steps", 10, "--model", folder, "--columns", "b", "--json")
+    facts = json.loads(kaffee("zeroshot", "waves.csv", *options, "--delay", 4).stdout)
+    assert (facts["coordinates"], facts["delays"]) == (1, [4])
+    facts = json.loads(kaffee("zeroshot", "waves.csv", *options, "--embedding", "positional").stdout)
+    assert facts["periods"] == [19.0]
+    assert np.load("out.npy").shape == (10, 1)
+
+
+def test_a_system_is_simulated_and_continued(folder):
+    result = kaffee("zeroshot", "van_der_pol", "-o", "out.csv", "--steps", 5, "--model", folder, "--context", 100)
+    assert result.exit_code == 0, result.exception
+    assert "5 x 2 from a context of 100" in result.stdout
+
+
+def test_divergence_is_reported_and_written_as_missing(folder, monkeypatch):
+    from kaffee.dynamix import forecasting
+
+    write_series(WAVES, "waves.csv")
+    monkeypatch.setattr(forecasting, "DIVERGENCE_BOUND", 2.2)
+    result = kaffee("zeroshot", "waves.csv", "-o", "out.csv", "--steps", 50, "--model", folder, "--json")
+    left = json.loads(result.stdout)["diverged_at"]
+    assert left > 1
+    assert result.exit_code == 3
+    values = read_series("out.csv").recordings[0]
+    assert np.isnan(values[left - 1 :]).all()
+    assert not np.isnan(values[: left - 1]).any()
+    monkeypatch.setattr(forecasting, "DIVERGENCE_BOUND", 1e-9)
+    assert "diverged in its first step" in refused("zeroshot", "waves.csv", "-o", "out.csv", "--model", folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["waves.csv", "-o", "x.doc"], "cannot write '.doc'"),
+        (["missing.csv", "-o", "x.csv"], "missing.csv"),
+        (["lorenz69", "-o", "x.csv"], "Did you mean 'lorenz96'"),
+        (["waves.csv", "-o", "x.csv", "--context", "500"], "has 120 rows only"),
+        (["waves.csv", "-o", "x.csv", "--recording", "2"], "There is no recording 2"),
+        (["waves.csv", "-o", "x.csv", "--columns", "x9"], "x9"),
+        (["gappy.csv", "-o", "x.csv"], "1 missing or infinite values"),
+        (["waves.csv", "-o", "x.csv", "--columns", "x1", "--embedding", "dely"], "Did you mean 'delay'"),
+        (["waves.csv", "-o", "x.csv", "--model", "nothing/here"], "There is no weight file or folder"),
+    ],
+)
+def test_what_cannot_be_forecast_is_a_clear_error(folder, arguments, message):
+    write_series(WAVES, "waves.csv")
+    write_series(np.where(T[:, None] == 7, [np.nan, 1.0], WAVES), "gappy.csv")
+    options = [] if "--model" in arguments else ["--model", folder]
+    assert message in refused("zeroshot", *arguments, *options)
+
+
+def test_without_weights_the_command_says_how_to_get_them():
+    write_series(WAVES, "waves.csv")
+    assert "kaffee models pull" in refused("zeroshot", "waves.csv", "-o", "x.csv")
