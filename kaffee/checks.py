@@ -9,7 +9,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.stats import norm
 
 from kaffee.checkpoint import Reconstruction
 from kaffee.data.series import Series
@@ -17,6 +16,7 @@ from kaffee.filtering import Filtered, run_filter
 from kaffee.lyapunov import lyapunov_spectrum
 from kaffee.methods import METHODS
 from kaffee.metrics import d_hellinger, d_stsp_histogram, d_stsp_mixture
+from kaffee.metrics.calibration import coverage
 from kaffee.recursion import Recursion
 from kaffee.rollout import free_run
 from kaffee.training.sampling import padded
@@ -115,17 +115,15 @@ def check(
     kind = "clean states" if reference is not None else "held-out recording"
     reference = max(test.recordings, key=len) if reference is None else reference
     reference = reference[:num_steps]
-    filtered, x, mask = filter_series(reconstruction, test)
+    filtered, _, mask = filter_series(reconstruction, test)
     seen = np.asarray(mask[:, 1:])
-    score = (np.asarray(x[:, 1:]) - np.asarray(filtered.predicted_mean)) / np.asarray(filtered.predicted_std)
-    inside = np.abs(score[seen]) < norm.ppf(0.95)
     start = start_row(reconstruction, reference)
     generated, states, diverged_at = core_trajectory(reconstruction, start, max(len(reference), MIN_STEPS))
     d_stsp, d_h = compare_runs(reference, generated[: len(reference)])
     spectrum = lyapunov_spectrum(reconstruction.model.core.exact(), states, num_exponents=1, dt=reconstruction.dt)
     return Check(
         nll=float(np.asarray(filtered.nll, np.float64).sum() / seen.sum()) if seen.any() else np.nan,
-        coverage_90=float(inside.mean()) if inside.size else np.nan,
+        coverage_90=coverage(np.asarray(filtered.innovations), np.asarray(filtered.predicted_std), 0.9, seen),
         d_stsp_core=d_stsp,
         d_h_core=d_h,
         lambda_1=spectrum.maximal,

@@ -38,9 +38,16 @@ def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
                     f"{path} is a group of settings; set one of its keys, such as {_example(path, current)}."
                 )
             changes[key] = update(current, value, f"{path}.")
+        elif isinstance(value, Mapping) and (group := _group(hints[key])) is not None:
+            changes[key] = update(group(), value, f"{path}.")
         else:
             changes[key] = _coerce(hints[key], value, path)
     return dataclasses.replace(settings, **changes)  # type: ignore[type-var]
+
+
+def _group(hint: Any) -> Any:
+    """The class of an optional group of settings."""
+    return next((option for option in get_args(hint) if dataclasses.is_dataclass(option)), None)
 
 
 def _example(path: str, group: Any) -> str:

@@ -22,6 +22,7 @@ class Filtered(NamedTuple):
         signal_std: Of its observed part B z, without observation noise.
         predicted_mean, predicted_std: Of the observation given those before it (Lambda included).
         innovations: x - B z_{t|t-1}, 0 where missing.
+        nis: v' Omega^-1 v, which has as many degrees of freedom as entries were observed.
         nll: -log p(x_t | x_{<t}) of the observed entries.
         faults: Codes of `kaffee.outcome`.
         final: The last belief, to go on from.
@@ -33,6 +34,7 @@ class Filtered(NamedTuple):
     predicted_mean: Float[Array, "R T N"]
     predicted_std: Float[Array, "R T N"]
     innovations: Float[Array, "R T N"]
+    nis: Float[Array, "R T"]
     nll: Float[Array, "R T"]
     faults: Int[Array, "R T"]
     final: Belief
@@ -83,6 +85,7 @@ def run_filter(
             "predicted_mean": model.observation.observe(now.predicted.mean),
             "predicted_std": jnp.sqrt(_marginal_variance(observed(now.predicted.covariance)) + observation_noise),
             "innovations": now.innovation.residual,
+            "nis": jnp.sum(now.innovation.whitened**2, axis=-1),
             "nll": now.innovation.nll,
             "faults": now.fault,
         }

@@ -48,6 +48,9 @@ def test_moments_of_states_and_observations(observation, x64):
             seen = np.asarray(mask[r, t + 1])
             expected = np.where(seen, np.nan_to_num(x[r, t + 1]) - predicted, 0.0)
             np.testing.assert_allclose(result.innovations[r, t], expected, rtol=1e-9, atol=1e-10)
+            Omega = (B @ (J @ P @ J.T + Gamma) @ B.T + Lambda)[np.ix_(seen, seen)]
+            v = expected[seen]
+            np.testing.assert_allclose(result.nis[r, t], v @ np.linalg.solve(Omega, v), rtol=1e-8, atol=1e-10)
 
 
 def test_going_on_is_never_having_stopped(x64):
@@ -57,7 +60,7 @@ def test_going_on_is_never_having_stopped(x64):
     second = run_filter(model, x[:, 4:], mask[:, 4:], None, first.final)
     assert first.nll.shape[1] == 3  # the first row only anchors
     assert second.nll.shape[1] == 4  # with a belief every row is assimilated
-    for name in ("mean", "std", "predicted_mean", "predicted_std", "innovations", "nll", "faults"):
+    for name in ("mean", "std", "predicted_mean", "predicted_std", "innovations", "nis", "nll", "faults"):
         joined = np.concatenate([getattr(first, name), getattr(second, name)], axis=1)
         np.testing.assert_allclose(joined, getattr(whole, name), rtol=1e-12, atol=1e-13, err_msg=name)
     np.testing.assert_allclose(second.final.covariance, whole.final.covariance, rtol=1e-12, atol=1e-13)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kaffee.bench.recipe import CellSettings, Row
-from kaffee.bench.store import Cell, ResultStore
+from kaffee.bench.store import ResultStore
 from kaffee.errors import KaffeeError
 from kaffee.tables import Table
 
@@ -46,7 +46,7 @@ def choose(store: ResultStore) -> dict[str, list[Candidate]]:
     """
     groups: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for row in store.recipe.rows:
-        records = [store.read(Cell(row.name, seed)) or {} for seed in range(store.recipe.num_seeds)]
+        records = [store.read(cell) or {} for cell in store.cells_of(row.name)]
         values = [record.get(CRITERION) for record in records]
         groups[row.method][row.name] = [math.inf if value is None else float(value) for value in values]
     return {method: _choose_one(store, candidates) for method, candidates in groups.items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from kaffee.config import merge, nested, to_dict, update
 from kaffee.errors import ConfigError, unknown
@@ -28,6 +28,20 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
+class FoundationSettings:
+    """The pretrained model that the rows of a table start from (appendix C.5).
+
+    Attributes:
+        model: A name or path for `kaffee.dynamix.from_pretrained`.
+        tangent, train_gate: See `kaffee.dynamix.DynaMix`.
+    """
+
+    model: str = "dynamix-3d-alrnn-v1.0"
+    tangent: Literal["mixture", "full"] = "mixture"
+    train_gate: bool = False
+
+
+@dataclass(frozen=True)
 class CellSettings:
     """Everything that decides the numbers of a cell, but for its row and seed."""
 
@@ -37,17 +51,23 @@ class CellSettings:
     shell: ShellSettings = ShellSettings()
     adaptation: Adaptation = Adaptation()
     protocol: Protocol = Protocol()
+    foundation: FoundationSettings | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: a method, changes to the common settings, and the paper's (value, standard error) by metric."""
+    """A row of a table: a method, changes to the common settings, and the paper's (value, standard error) by metric.
+
+    Attributes:
+        reproduces: Whether the row is the paper's; others are only compared with one of its rows.
+    """
 
     name: str
     title: str
     method: str
     settings: CellSettings
     paper: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    reproduces: bool = True
 
     @property
     def training_hash(self) -> str:
@@ -63,8 +83,9 @@ class Recipe:
     """A table: rows, seeds and the columns that are shown.
 
     Attributes:
-        kind: What is measured in a cell, a name in `kaffee.bench.kinds`.
+        kind: What is measured in a cell, a name in `kaffee.bench.work.KINDS`.
         priors: The recipe whose priors the rows start from; None: this one's own.
+        systems: The systems of a table over several; empty: the one of the settings.
     """
 
     name: str
@@ -74,6 +95,7 @@ class Recipe:
     rows: tuple[Row, ...]
     kind: str = "table"
     priors: "Recipe | None" = None
+    systems: tuple[str, ...] = ()
 
     def row(self, name: str) -> Row:
         """The row of that name."""
@@ -110,8 +132,10 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
             continue
         settings = update(common, row.get("settings", {}))
         settings = update(settings, changes.get("settings", {}))
-        paper = {metric: (float(v[0]), float(v[1])) for metric, v in row.get("paper", {}).items()}
-        rows.append(Row(key, row["title"], row["method"], settings, paper))
+        given = row.get("paper", {})
+        other = isinstance(given, str)  # the name of the row to compare with
+        paper = {m: (float(v[0]), float(v[1])) for m, v in (values["rows"][given]["paper"] if other else given).items()}
+        rows.append(Row(key, row["title"], row["method"], settings, paper, reproduces=not other))
     return Recipe(
         name=name if preset is None else f"{name}-{preset}",
         title=values["title"],
@@ -120,6 +144,7 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
         rows=tuple(rows),
         kind=values.get("kind", "table"),
         priors=load_recipe(values["priors"], preset) if "priors" in values else None,
+        systems=tuple(changes.get("systems", values.get("systems", ()))),
     )
 
 

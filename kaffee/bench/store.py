@@ -3,27 +3,29 @@
 results/table1/kaffee/07/cell.json        metrics, timings, settings hash, versions; or the error of a failed cell
 results/table1/prior/07/model.json + ...  the pretrained core, from which the other rows of the seed start
 results/table1/wall.json                  wall time of the runs that made it
+results/table2/kaffee/chua/07/cell.json   with a system in between, where a recipe has several
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kaffee.bench.recipe import Recipe, Row, settings_hash
+from kaffee.bench.recipe import CellSettings, Recipe, Row, settings_hash
 from kaffee.store import read_json, write_json
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One (row, seed) of a table."""
+    """One (row, seed) of a table, or (row, system, seed) of a table over several systems."""
 
     row: str
     seed: int
+    system: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.row}/{self.seed:02d}"
+        return "/".join(part for part in (self.row, self.system, f"{self.seed:02d}") if part)
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,21 @@ class ResultStore:
         return self.root / self.recipe.name
 
     def cells(self) -> list[Cell]:
-        """All cells, row by row, so that a worker compiles the programs of a row once; priors come first."""
+        """All cells: system by system, row by row, so that a worker compiles each program once; priors come first."""
         rows = sorted(self.recipe.rows, key=lambda row: row.method != "prior")
-        return [Cell(row.name, seed) for row in rows for seed in range(self.recipe.num_seeds)]
+        return [cell for system in self._systems for row in rows for cell in self.cells_of(row.name, system)]
+
+    @property
+    def _systems(self) -> tuple[str, ...]:
+        return self.recipe.systems or ("",)
+
+    def cells_of(self, row: str, system: str | None = None) -> list[Cell]:
+        """The cells of a row, over all systems or in one, and over seeds."""
+        systems = self._systems if system is None else (system,)
+        return [Cell(row, seed, name) for name in systems for seed in range(self.recipe.num_seeds)]
 
     def cell_folder(self, cell: Cell) -> Path:
-        return self.folder / cell.row / f"{cell.seed:02d}"
+        return self.folder / cell.name
 
     @property
     def prior_store(self) -> "ResultStore":
@@ -54,7 +65,7 @@ class ResultStore:
         """The cell, in `prior_store`, that must be finished before this one."""
         prior = next((row.name for row in self.prior_store.recipe.rows if row.method == "prior"), None)
         own = self.recipe.priors is None
-        return None if prior is None or (own and cell.row == prior) else Cell(prior, cell.seed)
+        return None if prior is None or (own and cell.row == prior) else replace(cell, row=prior)
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
         """The record of a cell, finished or failed, made under the settings of this recipe; None if there is none."""
@@ -74,7 +85,8 @@ class ResultStore:
         return [cell for cell, record in records if record is not None and record.get("error") is not None]
 
     def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
-        full = {"row": cell.row, "seed": cell.seed, "settings_hash": self._hash(cell), **record}
+        where = {"row": cell.row, "seed": cell.seed} | ({"system": cell.system} if cell.system else {})
+        full = {**where, "settings_hash": self._hash(cell), **record}
         write_json(self.cell_folder(cell) / "cell.json", full)
 
     def forget(self, cell: Cell) -> None:
@@ -91,5 +103,10 @@ class ResultStore:
     def row(self, cell: Cell) -> Row:
         return self.recipe.row(cell.row)
 
+    def settings(self, cell: Cell) -> CellSettings:
+        """The settings of a cell's row, for its system."""
+        settings = self.row(cell).settings
+        return replace(settings, data=replace(settings.data, system=cell.system)) if cell.system else settings
+
     def _hash(self, cell: Cell) -> str:
-        return settings_hash(self.row(cell).settings)
+        return settings_hash(self.settings(cell))

@@ -1,18 +1,18 @@
 """From cells to a table: medians, standard errors, the paper beside them, a verdict for each number."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kaffee.bench.store import Cell, ResultStore
+from kaffee.bench.store import ResultStore
 from kaffee.tables import Table
 
 JSON_FIELDS = ("median", "se", "n", "diverged", "paper", "paper_se")
 LARGER_IS_BETTER = {"g_tan"}
 COUNTED = "diverged_"  # numbers of runs, which are added up over seeds
-PLUS = "_plus"  # rows of the tuned arm
 
 
 def median_with_error(values: list[float]) -> tuple[float, float]:
@@ -64,7 +64,7 @@ def summarise(store: ResultStore, metrics: tuple[str, ...] | None = None) -> dic
     """Every row and metric over the finished cells."""
     recipe, result = store.recipe, {}
     for row in recipe.rows:
-        records = [store.read(Cell(row.name, seed)) for seed in range(recipe.num_seeds)]
+        records = [store.read(cell) for cell in store.cells_of(row.name)]
         done = [record for record in records if record is not None and record.get("error") is None]
         result[row.name] = {
             metric: _summary(metric, done, row.paper.get(metric)) for metric in metrics or recipe.metrics
@@ -131,14 +131,23 @@ def _paper(summary: Summary) -> str:
     return "–" if summary.paper is None else f"{summary.paper:.3f}±{summary.paper_se:.3f}"
 
 
-def agreement(summaries: dict[str, dict[str, Summary]]) -> dict[str, int]:
-    """How many of the paper's numbers agree, are better, are worse; the tuned arm does not count."""
-    counts = {"agrees": 0, "better": 0, "worse": 0}
-    for row, metrics in summaries.items():
-        if row.endswith(PLUS):
-            continue
-        for metric, summary in metrics.items():
-            verdict = summary.verdict(metric)
-            if verdict:
-                counts[verdict] += 1
-    return counts
+def agreement(store: ResultStore, summaries: dict[str, dict[str, Summary]], *, reproduces: bool = True) -> Counter[str]:
+    """How many numbers agree with the paper, are better, are worse; over its own rows, or over those beyond it."""
+    return Counter(
+        verdict
+        for row, metrics in summaries.items()
+        if store.recipe.row(row).reproduces == reproduces
+        for metric, summary in metrics.items()
+        if (verdict := summary.verdict(metric))
+    )
+
+
+def agreement_lines(store: ResultStore, summaries: dict[str, dict[str, Summary]]) -> list[str]:
+    """The counts in words, for the paper's rows and for those beyond it that are shown."""
+    lines = []
+    for reproduces, title in ((True, "the paper's rows"), (False, "rows beyond the paper")):
+        counts = agreement(store, summaries, reproduces=reproduces)
+        if counts:
+            words = ", ".join(f"{counts[word]} {word}" for word in ("agrees", "better", "worse"))
+            lines.append(f"{words} ({title}, {counts.total()} numbers)")
+    return lines

@@ -56,7 +56,7 @@ def run(
     count = run_recipe(
         store,
         engine,
-        lambda cell: (root, name, preset, cell.row, cell.seed),
+        lambda cell: (root, name, preset, cell.row, cell.seed, cell.system),
         only=only,
         progress=lambda done, total, cell: typer.echo(f"[{done}/{total}] {cell}", err=True),
     )
@@ -103,7 +103,7 @@ def table(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The table from the results at hand."""
-    from kaffee.bench.summary import agreement, summarise, to_json, to_table
+    from kaffee.bench.summary import agreement_lines, summarise, to_json, to_table
     from kaffee.errors import ConfigError
 
     if against not in (None, "paper"):
@@ -124,8 +124,7 @@ def table(
 
         Console().print(made)
     if against:
-        counts = agreement(summaries)
-        typer.echo(", ".join(f"{count} {word}" for word, count in counts.items()))
+        typer.echo("\n".join(agreement_lines(store, summaries)))
 
 
 @app.command()

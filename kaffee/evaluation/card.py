@@ -41,7 +41,7 @@ class ReportCard:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that are not finite become None."""
-        return _json_values(asdict(self))
+        return json_values(asdict(self))
 
 
 def core_of(record: dict[str, Any]) -> Fidelity | None:
@@ -64,11 +64,12 @@ def core_of(record: dict[str, Any]) -> Fidelity | None:
     )
 
 
-def _json_values(value: Any) -> Any:
+def json_values(value: Any) -> Any:
+    """Plain values for JSON, with None for numbers that are not finite."""
     if isinstance(value, dict):
-        return {key: _json_values(item) for key, item in value.items()}
+        return {key: json_values(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_json_values(item) for item in value]
+        return [json_values(item) for item in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 

@@ -44,12 +44,15 @@ def state_space_divergence(
 
 
 def fidelity(
-    model: StateSpaceModel, reference: Reference, protocol: Protocol, *, stochastic: bool, h_reference: float
+    model: StateSpaceModel, reference: Reference, protocol: Protocol, *, stochastic: bool, h_reference: float | None
 ) -> Fidelity:
     """Free run of `protocol.rollout_steps` after a transient, and its comparison with the truth.
 
     Shell on: starts at a noisy observation, generates noisy observations, is compared with noisy observations.
     Shell off: starts at a clean state, is compared with the clean trajectory.
+
+    Args:
+        h_reference: The true h; None: without Lyapunov exponents.
     """
     if stochastic:
         # The post-burn window of the held-out data.
@@ -71,18 +74,17 @@ def fidelity(
         nan = float("nan")
         return Fidelity(nan, nan, nan, nan, [], diverged_at, diverged)
     generated = np.asarray(run.observations[0], np.float64)
-    spectrum = lyapunov_spectrum(
-        model.core.exact(),
-        run.states[0],
-        num_exponents=min(protocol.num_exponents, model.latent_dim),
-        dt=reference.system.dt,
-    )
+    h, exponents = float("nan"), []
+    if h_reference is not None:
+        count = min(protocol.num_exponents, model.latent_dim)
+        spectrum = lyapunov_spectrum(model.core.exact(), run.states[0], num_exponents=count, dt=reference.system.dt)
+        h, exponents = spectrum.sum_positive, [float(e) for e in spectrum.exponents]
     return Fidelity(
         d_stsp=state_space_divergence(target, generated, num_samples=protocol.mixture_samples, seed=protocol.seed),
-        dh=abs(spectrum.sum_positive - h_reference),
+        dh=float("nan") if h_reference is None else abs(h - h_reference),
         d_h=d_hellinger(target, generated),
-        h=spectrum.sum_positive,
-        exponents=[float(e) for e in spectrum.exponents],
+        h=h,
+        exponents=exponents,
         diverged_at=diverged_at,
         diverged=diverged,
     )

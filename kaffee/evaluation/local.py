@@ -98,7 +98,12 @@ def tangent_grounding(
 
 
 class ForecastScores(NamedTuple):
-    """Ensemble scores in data units, over the paper's number of starts and over all of them."""
+    """Ensemble scores in data units, over the paper's number of starts and over all of them.
+
+    Attributes:
+        rmse_clean: Of the endpoint against the state without observation noise, in standardised units, over all starts
+            (Eq. rmse_10).
+    """
 
     nll: float
     crps: float
@@ -106,6 +111,7 @@ class ForecastScores(NamedTuple):
     nll_all: float
     crps_all: float
     rmse_all: float
+    rmse_clean: float
 
 
 def evenly(total: int, count: int) -> np.ndarray:
@@ -127,16 +133,18 @@ def forecast_scores(
     reference: Reference,
     protocol: Protocol,
     start: Literal["embedding", "filtered"],
+    horizons: tuple[int, ...] | None = None,
 ) -> dict[int, ForecastScores]:
     """Path-mean NLL, endpoint CRPS and endpoint RMSE of ensembles against noisy observations (appendix C.4).
 
     Args:
         start: "embedding" of the noisy observation (the paper's) or "filtered" belief.
+        horizons: Other horizons than the protocol's.
 
     Returns:
         Scores in data units by horizon.
     """
-    horizons = protocol.all_horizons
+    horizons = horizons or protocol.all_horizons
     first, longest = protocol.warm_up, max(horizons)
     # Each filtered start costs `warm_up` filter steps, so that there are fewer of them.
     count = protocol.num_extra_starts if start == "embedding" else protocol.num_starts
@@ -148,7 +156,8 @@ def forecast_scores(
         origin = filtered_beliefs(model, recursion, x, starts, protocol.warm_up)
     key = jax.random.key(protocol.seed)
     ensemble = forecast_ensemble(model, origin, longest, protocol.num_members, key=key)
-    members = reference.scaler.inverse(np.asarray(ensemble, np.float64))
+    standard = np.asarray(ensemble, np.float64)
+    members = reference.scaler.inverse(standard)
     future = np.stack([reference.test_observations[s + 1 : s + 1 + longest] for s in starts])
     paths, endpoints = evenly(len(starts), protocol.num_starts), evenly(len(starts), protocol.num_crps_starts)
 
@@ -161,6 +170,9 @@ def forecast_scores(
             nll_all=ensemble_nll(members[:, :, :h], future[:, :h]),
             crps_all=ensemble_crps(last, truth),
             rmse_all=ensemble_rmse(last, truth),
+            rmse_clean=ensemble_rmse(
+                standard[:, :, h - 1], reference.scaler.transform(reference.test_states[starts + h])
+            ),
         )
 
     return {h: scores(h) for h in horizons}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +23,9 @@ class Reference:
 
     Attributes:
         train: Noisy training observations.
-        scaler: Mean and spread of the clean training states (appendix C.3).
+        scaler: Mean and spread of the training data.
         test_states, test_observations: The continuation of the same trajectory.
         clean: A noise-free trajectory, after a transient.
-        lyapunov: Spectrum of the deterministic flow.
-        lyapunov_noisy: Spectrum of its Jacobians along the noisy test states.
     """
 
     system: System
@@ -35,8 +34,6 @@ class Reference:
     test_states: Float[np.ndarray, "T N"]
     test_observations: Float[np.ndarray, "T N"]
     clean: Float[np.ndarray, "T N"]
-    lyapunov: LyapunovSpectrum
-    lyapunov_noisy: LyapunovSpectrum
 
     def __post_init__(self) -> None:
         for name in ("test_states", "test_observations", "clean"):
@@ -51,6 +48,16 @@ class Reference:
     def standard_train(self) -> Series:
         """The training data in standardised units."""
         return self.train.standardised(self.scaler)
+
+    @cached_property
+    def lyapunov(self) -> LyapunovSpectrum:
+        """Spectrum of the deterministic flow, over as many steps as the clean trajectory has."""
+        return lyapunov_spectrum(self.system, num_steps=len(self.clean))
+
+    @cached_property
+    def lyapunov_noisy(self) -> LyapunovSpectrum:
+        """Spectrum of its Jacobians along the noisy test states."""
+        return lyapunov_spectrum(self.system, self.test_states)
 
     def jacobians(self, states: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N N"]:
         """J* of the flow at states, in the model's standardised coordinates: J_ij s_j / s_i."""
@@ -68,8 +75,14 @@ def simulate_reference(
     observation_noise: float,
     seed: int,
     protocol: Protocol,
+    scaler: Literal["states", "observations"] = "states",
 ) -> Reference:
-    """Simulate training data, test data and the clean reference of a system."""
+    """Simulate training data, test data and the clean reference of a system.
+
+    Args:
+        scaler: Standardise by the clean training states (appendix C.3), or by the noisy observations, if these are all
+            that may be known (appendix C.5).
+    """
     longest = max(protocol.all_horizons)
     num_test = max(
         protocol.transient + protocol.rollout_steps,
@@ -85,15 +98,13 @@ def simulate_reference(
         num_train_steps=num_train_steps,
     )
     states, observations = simulation.states, simulation.observations
-    train_states = states[:num_train_steps]
+    seen = states[:num_train_steps] if scaler == "states" else observations[:num_train_steps]
     clean = simulate(system, protocol.transient + protocol.rollout_steps, seed=seed).states[protocol.transient :]
     return Reference(
         system=system,
         train=Series.from_arrays(observations[:num_train_steps], times=simulation.times[:num_train_steps]),
-        scaler=Scaler(train_states.mean(axis=0), train_states.std(axis=0)),
+        scaler=Scaler(seen.mean(axis=0), seen.std(axis=0, ddof=int(scaler == "observations"))),
         test_states=states[num_train_steps:],
         test_observations=observations[num_train_steps:],
         clean=clean,
-        lyapunov=lyapunov_spectrum(system, num_steps=protocol.rollout_steps),
-        lyapunov_noisy=lyapunov_spectrum(system, states[num_train_steps:]),
     )

@@ -76,7 +76,7 @@ def test_run_does_all_cells_and_says_what_next(engines, store, tmp_path):
     assert result.stderr.splitlines()[-1].startswith(f"[{total}/{total}] ")
     made = engines[1]
     assert (type(made).__name__, made.options) == ("Local", (None,))
-    assert made.ran[0] == (str(tmp_path), "table1", "tiny", "prior", 0)
+    assert made.ran[0] == (str(tmp_path), "table1", "tiny", "prior", 0, "")
     again = kaffee("run", *TINY, "--results", tmp_path)
     assert again.stdout.startswith("0 cells run, 0 failed.")
 
@@ -84,7 +84,7 @@ def test_run_does_all_cells_and_says_what_next(engines, store, tmp_path):
 def test_only_some_rows_and_the_priors_they_need(engines, tmp_path):
     result = kaffee("run", *TINY, "--results", tmp_path, "--rows", "blind, kaffee")
     assert result.exit_code == 0
-    assert [arguments[3:] for arguments in engines[1].ran] == [
+    assert [arguments[3:5] for arguments in engines[1].ran] == [
         ("prior", 0), ("prior", 1), ("blind", 0), ("blind", 1), ("kaffee", 0), ("kaffee", 1),
     ]  # fmt: skip
 
@@ -169,9 +169,10 @@ def test_the_table_against_the_paper(store, tmp_path):
     assert [cell.strip() for cell in lines[row].split("|")[1:6]] == ["kaffee", "2", "1.535±0.000", "–", "0.100±0.000"]
     assert [cell.strip() for cell in lines[row + 1].split("|")[3:6]] == ["1.535±0.004", "0.632±0.005", "0.475±0.004"]
     assert [cell.strip() for cell in lines[row + 2].split("|")[3:6]] == ["agrees", "", "worse"]
-    counts = agreement(summarise(store))
+    counts = agreement(store, summarise(store))
     assert counts["agrees"] >= 1
-    assert lines[-1] == "{agrees} agrees, {better} better, {worse} worse".format(**counts)
+    words = ", ".join(f"{counts[word]} {word}" for word in ("agrees", "better", "worse"))
+    assert lines[-1] == f"{words} (the paper's rows, {counts.total()} numbers)"
     for_people = kaffee("table", *TINY, "--results", tmp_path, "--against", "paper").stdout
     assert for_people.splitlines()[-1] == lines[-1]
     assert "Lorenz-96 ablation" in for_people

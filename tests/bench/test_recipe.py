@@ -3,17 +3,19 @@
 import hashlib
 import json
 import re
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from kaffee.bench.recipe import CellSettings, load_recipe, recipe_names, settings_hash
+from kaffee.bench.store import Cell, ResultStore
 from kaffee.errors import ConfigError
 from kaffee.evaluation import Protocol
 from kaffee.methods import METHODS
 
-PAPER = Path("/work/shared/paper/kaffee.tex")  # not part of the repository
+PAPER = Path(__file__).resolve().parents[3] / "shared" / "paper" / "kaffee.tex"  # not part of the repository
 COLUMNS = ("nll", "crps", "g_tan", "d_stsp_stoch", "dh_stoch", "d_stsp_core", "dh_core", "d_h_core")
 LABELS = {
     "AL-RNN (no shell)": "prior",
@@ -22,6 +24,10 @@ LABELS = {
     "[Core Collapse]": "core_collapse",
     "[Blind Uncertainty]": "blind",
     "(KAFFEE)": "kaffee",
+}
+COLUMNS_2 = ("nll", "rmse", "g_tan", "d_stsp_ratio", "d_h_core")
+LABELS_2 = {"(no adaptation)": "base", "(KAFFEE-DynaMix)": "kaffee"} | {
+    words: row for words, row in LABELS.items() if row not in ("prior", "kaffee")
 }
 
 
@@ -36,19 +42,19 @@ def rows(table1):
     return [table1.row(name) for name in LABELS.values()]
 
 
-def published():
-    """Table 1 as the paper prints it: {row: {metric: (value, standard error)}}."""
+def published(label="tab:main_l96_ablation", columns=COLUMNS, labels=LABELS):
+    """A table as the paper prints it: {row: {metric: (value, standard error)}}."""
     text = PAPER.read_text(encoding="utf-8")
-    body = text[: text.index(r"\label{tab:main_l96_ablation}")].rpartition(r"\begin{table}")[2]
+    body = text[: text.index(rf"\label{{{label}}}")].rpartition(r"\begin{table}")[2]
     rows = {}
     for line in body.splitlines():
         if not line.startswith(r"\hspace{1em}"):
             continue
-        label, *cells = line.rstrip("\\").split("&")
-        name = next(row for words, row in LABELS.items() if words in label)
+        first, *cells = line.rstrip("\\").split("&")
+        name = next(row for words, row in labels.items() if words in first)
         found = [re.search(r"\$(-?\d+\.\d+)\{\\pm\}(\d+\.\d+)\$", cell) for cell in cells]
-        assert len(found) == len(COLUMNS)
-        rows[name] = {c: (float(m[1]), float(m[2])) for c, m in zip(COLUMNS, found, strict=True) if m}
+        assert len(found) == len(columns)
+        rows[name] = {c: (float(m[1]), float(m[2])) for c, m in zip(columns, found, strict=True) if m}
     return rows
 
 
@@ -82,6 +88,51 @@ def test_the_table_is_run_as_the_paper_ran_it(table1, rows):
     assert (settings.core.latent_dim, settings.core.num_gates) == (100, 50)
     assert settings.pretraining.schedule.num_updates == 100_000
     assert (settings.protocol.num_members, settings.protocol.num_starts, settings.protocol.horizon) == (200, 100, 4)
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason=f"the paper's source is not at {PAPER}")
+def test_every_number_of_the_second_table_is_there():
+    expected = published("tab:dynamix_results_table", COLUMNS_2, LABELS_2)
+    table2 = load_recipe("table2")
+    assert sum(map(len, expected.values())) == 2 + 5 * 5
+    assert table2.metrics == COLUMNS_2
+    assert {row.name: dict(row.paper) for row in table2.rows if row.reproduces} == expected
+
+
+def test_the_second_table_is_run_as_the_paper_ran_it():
+    table2 = load_recipe("table2")
+    assert (len(table2.systems), table2.num_seeds) == (13, 20)
+    for row in table2.rows:
+        adaptation, data = row.settings.adaptation, row.settings.data
+        assert (adaptation.schedule.num_updates, adaptation.schedule.batch_size, adaptation.burn_in) == (10, 16, 8)
+        assert (adaptation.optimiser.learning_rate, adaptation.optimiser.clip_norm) == (5e-5, 1.0)
+        assert (data.num_train_steps, data.observation_noise, data.process_noise) == (2000, 0.1, 0.0)
+        assert row.settings.protocol.num_members == 256
+        assert row.settings.foundation is not None
+        assert row.settings.foundation.tangent == ("full" if row.name.endswith("_full") else "mixture")
+
+
+def test_a_row_beyond_the_paper_is_compared_with_one_of_its_rows():
+    table2 = load_recipe("table2")
+    assert not table2.row("kaffee_full").reproduces
+    assert table2.row("kaffee_full").paper == table2.row("kaffee").paper
+
+
+def test_cells_of_several_systems(tmp_path):
+    store = ResultStore(tmp_path, load_recipe("table2"))
+    cells = store.cells()
+    assert len(cells) == len(set(cells)) == 13 * 20 * len(store.recipe.rows)
+    assert [cell.system for cell in cells] == [s for s in store.recipe.systems for _ in range(20 * 7)]
+    cell = Cell("kaffee", 3, "chua")
+    assert store.cell_folder(cell) == tmp_path / "table2" / "kaffee" / "chua" / "03"
+    assert store.prior_of(cell) == Cell("base", 3, "chua")
+    assert store.prior_of(Cell("base", 3, "chua")) is None
+    assert store.settings(cell).data.system == "chua"
+    store.write(cell, {"error": None})
+    assert store.is_done(cell)
+    assert not store.is_done(Cell("kaffee", 3, "chen"))
+    shutil.copytree(store.cell_folder(cell), store.cell_folder(Cell("kaffee", 3, "chen")))
+    assert not store.is_done(Cell("kaffee", 3, "chen"))  # made for another system
 
 
 # --- names and presets ---

@@ -111,7 +111,7 @@ def test_without_a_number_on_either_side_there_is_no_verdict():
 
 def test_verdicts_are_counted(store):
     fill(store, [record(nll=1.1, g_tan=0.5, dh_stoch=0.0, d_stsp_core=0.1)] * 5)
-    assert agreement(summarise(store)) == {"agrees": 1, "better": 1, "worse": 1}  # nll, d_stsp_core, g_tan
+    assert agreement(store, summarise(store)) == {"agrees": 1, "better": 1, "worse": 1}  # nll, d_stsp_core, g_tan
 
 
 # --- shapes ---

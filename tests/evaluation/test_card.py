@@ -15,7 +15,7 @@ from .truth import H_NOISY, H_REFERENCE, PROTOCOL, scaled
 
 METRICS = ("nll", "crps", "g_tan", "d_stsp_stoch", "dh_stoch", "d_stsp_core", "dh_core", "d_h_core")
 LOCAL = METRICS[:5]
-SPECTRUM_KEYS = {"nll", "crps", "rmse", "nll_all", "crps_all", "rmse_all"}
+SPECTRUM_KEYS = {"nll", "crps", "rmse", "nll_all", "crps_all", "rmse_all", "rmse_clean"}
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def evenly_spaced(first, last, count):
 
 
 def expected_scores(reference, members, starts, h):
-    """All six numbers at one horizon; `starts` of the test data, of which the paper's few are a part."""
+    """All numbers at one horizon; `starts` of the test data, of which the paper's few are a part."""
     future = np.array([[reference.test_observations[s + k] for k in range(1, h + 1)] for s in starts])
     some, few = (evenly_spaced(0, len(starts) - 1, n) for n in (PROTOCOL.num_starts, PROTOCOL.num_crps_starts))
     last, truth = members[:, :, h - 1], future[:, h - 1]
@@ -99,6 +99,9 @@ def expected_scores(reference, members, starts, h):
         "nll_all": nll_by_loops(members[:, :, :h], future),
         "crps_all": crps_by_loops(last, truth),
         "rmse_all": rmse_by_loops(last, truth),
+        "rmse_clean": rmse_by_loops(
+            standardised(reference, last), standardised(reference, reference.test_states[np.array(starts) + h])
+        ),
     }
 
 

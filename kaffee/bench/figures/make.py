@@ -13,7 +13,7 @@ from kaffee.bench.figures.rows import page_style, rows_of, rows_to_draw
 from kaffee.bench.figures.spectrum import spectrum_figure
 from kaffee.bench.figures.taxonomy import taxonomy_figure
 from kaffee.bench.figures.truth import true_exponents
-from kaffee.bench.store import Cell, ResultStore
+from kaffee.bench.store import ResultStore
 from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.store import write_atomically
 
@@ -80,6 +80,6 @@ def rendered(figure: Figure, format: str) -> bytes:
 def _tell_missing(store: ResultStore, arm: str | None, say: Callable[[str], None]) -> None:
     total = store.recipe.num_seeds
     for row in rows_of(store.recipe, arm):
-        missing = sum(not store.is_done(Cell(row.name, seed)) for seed in range(total))
+        missing = sum(not store.is_done(cell) for cell in store.cells_of(row.name))
         if missing:
             say(f"{row.name}: {missing} of {total} cells are not finished and not drawn.")

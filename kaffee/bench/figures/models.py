@@ -6,7 +6,7 @@ from typing import NamedTuple
 from kaffee.bench.figures.cycle import Band, Cycle, observed_cycle, predicted_band
 from kaffee.bench.figures.rows import DrawnRow
 from kaffee.bench.store import Cell, ResultStore
-from kaffee.bench.work import reference_for, stored_model, trained_model
+from kaffee.bench.training import reference_for, stored_model, trained_model
 from kaffee.errors import CheckpointError
 from kaffee.methods import get_method
 

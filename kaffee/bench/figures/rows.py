@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 
 from kaffee.bench.recipe import Recipe, Row
-from kaffee.bench.store import Cell, ResultStore
+from kaffee.bench.store import ResultStore
 from kaffee.bench.summary import median_with_error
 from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.report.style import COLOURS, figure_style
@@ -140,7 +140,7 @@ def rows_to_draw(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
 
 
 def _drawn(store: ResultStore, row: Row) -> DrawnRow:
-    cells = [Cell(row.name, seed) for seed in range(store.recipe.num_seeds)]
+    cells = store.cells_of(row.name)
     records = tuple(store.read(cell) or {} for cell in cells if store.is_done(cell))
     title, marker = _LOOKS.get(row.method, (row.title, "X"))
     return DrawnRow(row, title, COLOURS.get(row.method, "0.4"), marker, records)
