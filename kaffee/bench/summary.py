@@ -60,14 +60,17 @@ class Summary:
         return "better" if better else "worse"
 
 
-def summarise(store: ResultStore, metrics: tuple[str, ...] | None = None) -> dict[str, dict[str, Summary]]:
-    """Every row and metric over the finished cells."""
+def summarise(
+    store: ResultStore, metrics: tuple[str, ...] | None = None, system: str | None = None
+) -> dict[str, dict[str, Summary]]:
+    """Every row and metric over the finished cells, of all systems together, or of one without the paper."""
     recipe, result = store.recipe, {}
     for row in recipe.rows:
-        records = [store.read(cell) for cell in store.cells_of(row.name)]
+        records = [store.read(cell) for cell in store.cells_of(row.name, system)]
         done = [record for record in records if record is not None and record.get("error") is None]
         result[row.name] = {
-            metric: _summary(metric, done, row.paper.get(metric)) for metric in metrics or recipe.metrics
+            metric: _summary(metric, done, row.paper.get(metric) if system is None else None)
+            for metric in metrics or recipe.metrics
         }
     return result
 
@@ -116,6 +119,27 @@ def to_table(store: ResultStore, summaries: dict[str, dict[str, Summary]], *, ag
     note = "Median ± robust standard error of the median over seeds; (k) after a number: k seeds diverged."
     metrics = next(iter(summaries.values()), recipe.metrics)
     return Table(recipe.title, ("row", "n", *metrics), rows, note=note)
+
+
+def system_tables(
+    store: ResultStore, metrics: tuple[str, ...] | None = None, rows: tuple[str, ...] | None = None
+) -> list[Table]:
+    """One table for each metric: systems down, rows across."""
+    names = rows or tuple(row.name for row in store.recipe.rows)
+    found = {system: summarise(store, metrics, system) for system in store.recipe.systems}
+    note = "Median ± robust standard error over seeds; (k) after a number: k seeds diverged."
+    return [
+        Table(
+            f"{store.recipe.title}: {metric} by system",
+            ("system", *names),
+            [
+                [system, *[_cell(metric, summaries[row][metric]) for row in names]]
+                for system, summaries in found.items()
+            ],
+            note=note,
+        )
+        for metric in metrics or store.recipe.metrics
+    ]
 
 
 def _cell(metric: str, summary: Summary) -> str:

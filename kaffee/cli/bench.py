@@ -9,6 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from kaffee.bench.store import ResultStore
+    from kaffee.bench.summary import Summary
+    from kaffee.tables import Table
 
 app = typer.Typer(help="Reproduce the paper's tables, cell by cell.", no_args_is_help=True)
 
@@ -99,32 +101,49 @@ def table(
     columns: Annotated[
         str | None, typer.Option(help="Other columns, by commas: any number of a cell, such as nll_filtered.")
     ] = None,
+    by_system: Annotated[
+        bool, typer.Option("--by-system", help="One table for each column: systems down, rows across.")
+    ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The table from the results at hand."""
-    from kaffee.bench.summary import agreement_lines, summarise, to_json, to_table
+    from kaffee.bench.summary import agreement_lines, summarise, system_tables, to_json, to_table
     from kaffee.errors import ConfigError
 
     if against not in (None, "paper"):
         raise ConfigError(f"--against knows 'paper', not '{against}'.")
     store = _store(name, preset, results)
+    if by_system and not store.recipe.systems:
+        raise ConfigError(f"'{name}' has one system only; leave out --by-system.")
     chosen = None if columns is None else tuple(column.strip() for column in columns.split(","))
-    summaries = summarise(store, chosen)
-    if rows is not None:
-        summaries = {store.recipe.row(row.strip()).name: summaries[row.strip()] for row in rows.split(",")}
-    if json:
-        typer.echo(json_module.dumps(to_json(summaries), indent=2))
-        return
-    made = to_table(store, summaries, against_paper=against == "paper")
-    if markdown:
-        typer.echo(made.to_markdown())
-    else:
-        from rich.console import Console
+    kept = None if rows is None else tuple(store.recipe.row(row.strip()).name for row in rows.split(","))
 
-        Console().print(made)
+    def select(system: str | None = None) -> "dict[str, dict[str, Summary]]":
+        summaries = summarise(store, chosen, system)
+        return summaries if kept is None else {row: summaries[row] for row in kept}
+
+    if json:
+        made = {"systems": {s: to_json(select(s)) for s in store.recipe.systems}} if by_system else to_json(select())
+        typer.echo(json_module.dumps(made, indent=2))
+        return
+    if by_system:
+        for part in system_tables(store, chosen, kept):
+            _show(part, markdown)
+        return
+    summaries = select()
+    _show(to_table(store, summaries, against_paper=against == "paper"), markdown)
     if against:
         typer.echo("\n".join(agreement_lines(store, summaries)))
+
+
+def _show(table: "Table", markdown: bool) -> None:
+    from rich.console import Console
+
+    if markdown:
+        typer.echo(table.to_markdown())
+    else:
+        Console().print(table)
 
 
 @app.command()

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.cores import gates
 from kaffee.cores.core import Core, MomentCotangents
-from kaffee.dynamix.gating import Context, Gating, check_context, check_shape
+from kaffee.data.context import check_context, check_shape
+from kaffee.dynamix.gating import Context, Gating
 from kaffee.errors import CheckpointError, ConfigError, unknown
 
 Tangent = Literal["mixture", "full"]

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from kaffee.dynamix.gating import MIN_FRAMES
+from kaffee.data.context import MIN_FRAMES
 from kaffee.errors import ConfigError, DataError, unknown
 
 EmbeddingKind = Literal["delay", "positional"]

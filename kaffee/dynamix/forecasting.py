@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from kaffee.data.context import check_context
 from kaffee.dynamix.core import DynaMix
 from kaffee.dynamix.embedding import EmbeddingKind, embed
-from kaffee.dynamix.gating import Context, check_context
+from kaffee.dynamix.gating import Context
 from kaffee.errors import ConfigError
 from kaffee.rollout import DIVERGENCE_BOUND
 

@@ -16,13 +16,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kaffee.errors import DataError
-
 KERNEL = 2
-MIN_FRAMES = 3
 
 
 class Context(eqx.Module):
@@ -136,36 +132,3 @@ class Gating(eqx.Module):
         open_ = (hidden > 0).astype(z.dtype)
         ds = -(self.output_weight * open_) @ inner / jnp.abs(self.expert_temperature)
         return w, w[:, None] * (ds - w @ ds)
-
-
-def check_shape(shape: tuple[int, ...], num_observed: int | None = None) -> None:
-    """Raise unless a context has shape (T, N) and is long enough."""
-    if len(shape) != 2 or shape[1] == 0 or (num_observed is not None and shape[1] != num_observed):
-        wanted = "N" if num_observed is None else num_observed
-        hint = "" if num_observed is None else " For other dimensions use kaffee.zero_shot, which embeds them."
-        raise DataError(f"A context has shape (T, {wanted}), one row per time step; given {shape}.{hint}")
-    if shape[0] < MIN_FRAMES:
-        raise DataError(f"A context needs at least {MIN_FRAMES} frames, better some hundred; given {shape[0]}.")
-
-
-def check_context(context: Any, num_observed: int | None = None) -> Float[np.ndarray, "T N"]:
-    """The context as a float64 array; too short, constant, gappy or ill-shaped ones are clear errors."""
-    array = np.asarray(context)
-    if array.dtype.kind not in "iuf":
-        raise DataError(f"A context holds real numbers; given values of type {array.dtype}.")
-    check_shape(array.shape, num_observed)
-    array = array.astype(np.float64)
-    bad = ~np.isfinite(array)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        raise DataError(
-            f"The context has {int(bad.sum())} missing or infinite values, the first in row {row}, coordinate "
-            f"{column}. DynaMix needs a gapless context: interpolate it, or take a part without gaps."
-        )
-    constant = np.flatnonzero(np.ptp(array, axis=0) <= 1e-12 * np.abs(array).max(axis=0))
-    if constant.size:
-        raise DataError(
-            f"Coordinate {int(constant[0])} of the context is constant ({array[0, constant[0]]:.6g}): "
-            "there is nothing to reconstruct. Leave it out."
-        )
-    return array

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from kaffee.data.context import context_scaler
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError
@@ -98,12 +99,15 @@ def simulate_reference(
         num_train_steps=num_train_steps,
     )
     states, observations = simulation.states, simulation.observations
-    seen = states[:num_train_steps] if scaler == "states" else observations[:num_train_steps]
+    if scaler == "states":
+        known = Scaler(states[:num_train_steps].mean(axis=0), states[:num_train_steps].std(axis=0))
+    else:
+        known = context_scaler(observations[:num_train_steps])
     clean = simulate(system, protocol.transient + protocol.rollout_steps, seed=seed).states[protocol.transient :]
     return Reference(
         system=system,
         train=Series.from_arrays(observations[:num_train_steps], times=simulation.times[:num_train_steps]),
-        scaler=Scaler(seen.mean(axis=0), seen.std(axis=0, ddof=int(scaler == "observations"))),
+        scaler=known,
         test_states=states[num_train_steps:],
         test_observations=observations[num_train_steps:],
         clean=clean,

@@ -5,3 +5,4 @@ from kaffee.incontext.adaptation import adapt_in_context as adapt_in_context
 from kaffee.incontext.adaptation import lyapunov_window as lyapunov_window
 from kaffee.incontext.conditioning import ContextModel as ContextModel
 from kaffee.incontext.conditioning import condition as condition
+from kaffee.incontext.surrogate import adapt_foundation_model as adapt_foundation_model

@@ -1,7 +1,9 @@
 """From a context to a state-space model around a context-conditioned core."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,16 +11,14 @@ from jaxtyping import Array, Float
 
 from kaffee.checkpoint import Reconstruction
 from kaffee.cores.core import Core
-from kaffee.data.scaler import Scaler
+from kaffee.cores.custom import as_core
+from kaffee.data.context import context_scaler
 from kaffee.data.series import Series
-from kaffee.errors import DataError
 from kaffee.observation import Projection
 from kaffee.shell import Shell
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.forcing import Forcing
 from kaffee.training.initialise import ResidualKind, initialise_shell
-
-MIN_FRAMES = 3
 
 
 class ContextModel(Protocol):
@@ -28,27 +28,13 @@ class ContextModel(Protocol):
     anything that `kaffee.as_core` accepts. Its first N latent coordinates are the observed ones.
     """
 
-    def in_context(self, context: Float[Array, "T N"], /) -> Core:
+    def in_context(self, context: Float[Array, "T N"], /) -> Core | Callable[..., Any]:
         """The transition map conditioned on a standardised context."""
         ...
 
     def initial_state(self, x: Float[Array, "... N"], /) -> Float[Array, "... M"]:
         """The latent state of an observation; a linear map."""
         ...
-
-
-def context_scaler(observations: Float[np.ndarray, "T N"]) -> Scaler:
-    """Mean and standard deviation (ddof 1) of the context, which is all that may be known of the system."""
-    observations = np.asarray(observations, np.float64)
-    if observations.ndim != 2 or len(observations) < MIN_FRAMES:
-        raise DataError(f"A context has at least {MIN_FRAMES} rows (T, N); given {observations.shape}.")
-    if not np.isfinite(observations).all():
-        bad = int(np.flatnonzero(~np.isfinite(observations).all(axis=1))[0])
-        raise DataError(f"The context has a value that is not finite in row {bad}; a context has no gaps.")
-    spread = observations.std(axis=0, ddof=1)
-    if not (spread > 0).all():
-        raise DataError(f"Coordinate {int(np.argmin(spread))} of the context is constant; leave it out.")
-    return Scaler(observations.mean(axis=0), spread)
 
 
 def condition(
@@ -69,8 +55,9 @@ def condition(
     scaler = context_scaler(observations)
     standard = Series.from_arrays(scaler.transform(np.asarray(observations, np.float64)))
     N = standard.num_coordinates
-    core = model.in_context(jnp.asarray(standard.recordings[0]))
-    embedding = jax.jacfwd(model.initial_state)(jnp.zeros(N, _dtype(core)))
+    given = model.in_context(jnp.asarray(standard.recordings[0]))
+    embedding = jax.jacfwd(model.initial_state)(jnp.zeros(N, _dtype(given)))
+    core = as_core(given, latent_dim=embedding.shape[0])
     ssm = StateSpaceModel(
         core=core,
         shell=Shell.from_std(jnp.full(core.latent_dim, 0.1), jnp.full(N, 0.1), embedding.dtype),
@@ -81,6 +68,6 @@ def condition(
     return Reconstruction(ssm, scaler, columns, dt), standard
 
 
-def _dtype(core: Core) -> jnp.dtype:
-    floats = [leaf.dtype for leaf in jax.tree.leaves(core) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+def _dtype(core: Any) -> jnp.dtype:
+    floats = [leaf.dtype for leaf in jax.tree.leaves(core) if eqx.is_inexact_array(leaf)]
     return floats[0] if floats else jnp.dtype(jnp.float32)
