@@ -86,6 +86,7 @@ class Recipe:
         kind: What is measured in a cell, a name in `kaffee.bench.work.KINDS`.
         priors: The recipe whose priors the rows start from; None: this one's own.
         systems: The systems of a table over several; empty: the one of the settings.
+        settings: What the rows have in common; a recipe with other priors begins with theirs, and with their systems.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Recipe:
     kind: str = "table"
     priors: "Recipe | None" = None
     systems: tuple[str, ...] = ()
+    settings: CellSettings = CellSettings()
 
     def row(self, name: str) -> Row:
         """The row of that name."""
@@ -125,7 +127,8 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
         if preset not in presets:
             raise ConfigError(unknown("preset", preset, presets))
         changes = presets[preset]
-    common = update(CellSettings(), values.get("settings", {}))
+    priors = load_recipe(values["priors"], preset) if "priors" in values else None
+    common = update(priors.settings if priors else CellSettings(), values.get("settings", {}))
     rows = []
     for key, row in _combinations(values["rows"], values.get("grid", {})):
         if key not in changes.get("rows", [key]):
@@ -143,8 +146,9 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
         metrics=tuple(values["metrics"]),
         rows=tuple(rows),
         kind=values.get("kind", "table"),
-        priors=load_recipe(values["priors"], preset) if "priors" in values else None,
-        systems=tuple(changes.get("systems", values.get("systems", ()))),
+        priors=priors,
+        systems=tuple(changes.get("systems", values.get("systems", priors.systems if priors else ()))),
+        settings=common,
     )
 
 

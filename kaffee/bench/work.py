@@ -9,9 +9,16 @@ from kaffee.bench.incontext import measure_in_context
 from kaffee.bench.kinds import measure_card, measure_gap, measure_selection
 from kaffee.bench.recipe import load_recipe
 from kaffee.bench.store import Cell, ResultStore
+from kaffee.bench.tangents import measure_tangent
 from kaffee.provenance import machine, versions
 
-KINDS = {"table": measure_card, "selection": measure_selection, "gap": measure_gap, "context": measure_in_context}
+KINDS = {
+    "table": measure_card,
+    "selection": measure_selection,
+    "gap": measure_gap,
+    "context": measure_in_context,
+    "tangent": measure_tangent,
+}
 
 
 def _run(store: ResultStore, cell: Cell) -> dict[str, Any]:

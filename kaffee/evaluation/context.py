@@ -12,13 +12,13 @@ from kaffee.evaluation.dynamics import Fidelity, fidelity
 from kaffee.evaluation.local import forecast_scores, tangent_grounding
 from kaffee.evaluation.protocol import Protocol
 from kaffee.evaluation.reference import Reference
+from kaffee.evaluation.sparse import LEVELS, assimilate_sparsely
 from kaffee.filtering import run_filter
 from kaffee.methods import get_method
 from kaffee.metrics.calibration import coverage, normalised_nis
 from kaffee.recursion import Recursion
 from kaffee.ssm import StateSpaceModel
 
-LEVELS = (0.5, 0.8, 0.95)
 NAN = float("nan")
 
 
@@ -38,7 +38,8 @@ class ContextCard:
         coverage_50, coverage_80, coverage_95: Shares of held-out observations within the bands of the one-step
             prediction.
         nis: Normalised innovations squared, per coordinate: 1 if calibrated.
-        extra: The same forecasts from embedded observations.
+        extra: The same forecasts from embedded observations; the filter when it sees every
+            fourth step only, and never the last coordinate.
         protocol: How all of this was measured.
     """
 
@@ -110,10 +111,21 @@ def evaluate_in_context(
             "g_tan_within": tangent.within,
             **filter_calibration(model, recursion, reference, protocol),
         }
+        last = reference.train.num_coordinates - 1
+        sparse = assimilate_sparsely(
+            model,
+            reference,
+            recursion,
+            num_steps=protocol.grounding_steps,
+            warm_up=protocol.warm_up,
+            hidden=(last,) if last else (),
+            seed=protocol.seed,
+        )
         extra |= {
             "nll_embedding": embedded.nll_all,
             "nll_standard_embedding": embedded.nll_all - units,
             "crps": filtered[1].crps_all,
+            **{f"sparse_{name}": value for name, value in sparse.to_dict(reference.scaler.scale).items()},
         }
     return ContextCard(
         d_stsp_core=core.d_stsp,
