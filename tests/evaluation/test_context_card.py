@@ -108,7 +108,7 @@ def test_what_is_hidden_does_not_matter(model, reference):
     assert not first.seen[:, 2].any()
     assert first.seen[:, 0].sum() == 10
     shown = assimilate_sparsely(model, reference, Recursion(), num_steps=40, warm_up=9, every=4)
-    assert (first.std[:, 2] > shown.std[:, 2]).all()
+    assert first.std[:, 2].mean() > shown.std[:, 2].mean()
 
 
 def test_the_true_linear_filter_is_calibrated():
