@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kaffee.errors import KaffeeError as KaffeeError
     from kaffee.filtering import run_filter as run_filter
     from kaffee.fitting import fit as fit
+    from kaffee.incontext import adapt_foundation_model as adapt_foundation_model
     from kaffee.lyapunov import lyapunov_spectrum as lyapunov_spectrum
     from kaffee.methods import BLIND as BLIND
     from kaffee.methods import CORE_COLLAPSE as CORE_COLLAPSE
@@ -72,6 +73,7 @@ _HOME = {
     "errors": ("KaffeeError",),
     "filtering": ("run_filter",),
     "fitting": ("fit",),
+    "incontext": ("adapt_foundation_model",),
     "lyapunov": ("lyapunov_spectrum",),
     "methods": ("BLIND", "CORE_COLLAPSE", "FROZEN_CORE", "KAFFEE", "NOISE_MASKING", "Method"),
     "objectives": ("window_nll",),

@@ -65,3 +65,10 @@ def test_no_placeholder_is_left_in_the_docs():
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         found = re.findall(r"\b(?:[A-Z]{3,}_LINE|TODO|FIXME|FINGER|XXX)\b", path.read_text(encoding="utf-8"))
         assert found == [], path
+
+
+def test_a_foundation_model_that_is_not_dynamix():
+    main = runpy.run_path(str(ROOT / "examples" / "own_foundation_model.py"))["main"]
+    surrogate = main(num_steps=600, num_updates=2)
+    assert surrogate.model.latent_dim == 3
+    assert surrogate.provenance["scored"] == 56

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from kaffee.cli import about, bench, diagnose, dpc, fit, models, quickstart, systems, zeroshot
+from kaffee.cli import about, adapt, bench, diagnose, dpc, fit, models, quickstart, systems, zeroshot
 from kaffee.errors import KaffeeError
 
 INTERRUPTED = 130
@@ -35,6 +35,7 @@ app.command("fit")(fit.fit)
 app.command("resume")(fit.resume)
 app.command("dpc")(dpc.dpc)
 app.command("diagnose")(diagnose.diagnose)
+app.command("adapt")(adapt.adapt)
 app.command("zeroshot")(zeroshot.zeroshot)
 app.command("doctor")(about.doctor)
 app.command("cite")(about.cite)

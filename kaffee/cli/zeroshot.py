@@ -2,15 +2,11 @@
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from kaffee.data import Series
-
-# The paper's context.
-SYSTEM_CONTEXT = 2000
+from kaffee.cli.context import SYSTEM_CONTEXT, context_series
 
 
 def zeroshot(
@@ -46,7 +42,7 @@ def zeroshot(
 
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
-    series = _series(data, columns, SYSTEM_CONTEXT if context is None else context)
+    series = context_series(data, columns, SYSTEM_CONTEXT if context is None else context)
     if recording >= series.num_recordings:
         raise ConfigError(f"There is no recording {recording}; {series.label} has {series.num_recordings}.")
     values = series.recordings[recording]
@@ -105,17 +101,3 @@ def zeroshot(
             )
     if forecast.diverged_at:
         raise typer.Exit(3)
-
-
-def _series(data: str, columns: str | None, length: int) -> "Series":
-    """The file, or a simulation of the system."""
-    from kaffee.data import Series, read_series
-    from kaffee.sources import parse_source
-    from kaffee.systems import get_system, simulate
-
-    options = {} if columns is None else {"columns": [name.strip() for name in columns.split(",")]}
-    source = parse_source([data], {}, options)
-    if source.system is None:
-        return read_series(source.paths[0], **source.options)
-    simulation = simulate(get_system(source.system), length)
-    return Series.from_arrays(simulation.observations, times=simulation.times, name=source.system)

@@ -1,4 +1,4 @@
-"""`kaffee models` and `kaffee zeroshot`."""
+"""`kaffee models`, `kaffee zeroshot` and `kaffee adapt`."""
 
 import json
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from kaffee.checkpoint import load
 from kaffee.cli.main import app
-from kaffee.data import read_series, write_series
+from kaffee.data import Series, read_series, write_series
 from kaffee.dynamix.hub import DEFAULT, KNOWN
 from kaffee.errors import KaffeeError
 
@@ -168,3 +169,42 @@ def test_what_cannot_be_forecast_is_a_clear_error(folder, arguments, message):
 def test_without_weights_the_command_says_how_to_get_them():
     write_series(WAVES, "waves.csv")
     assert "kaffee models pull" in refused("zeroshot", "waves.csv", "-o", "x.csv")
+
+
+# --- adapt ---
+
+
+def write_waves(home, rows=slice(None)):
+    path = home / "waves.csv"
+    values = WAVES + 0.05 * np.random.default_rng(0).standard_normal(WAVES.shape)
+    write_series(Series.from_arrays(values[rows], columns=("a", "b"), times=0.5 * T[rows]), path)
+    return path
+
+
+def test_adapt_makes_a_model_that_loads_and_filters(home, folder):
+    path = write_waves(home)
+    result = kaffee("adapt", path, "-o", "run", "--model", folder, "--updates", 2, "--json")
+    assert result.exit_code == 0, result.exception
+    facts = json.loads(result.stdout)
+    assert (facts["context"], facts["updates"], facts["method"]) == (96, 2, "kaffee")
+    assert np.isfinite(facts["check"]["nll"])
+    model = load(home / "run")
+    assert (model.dt, model.columns, model.method) == (0.5, ("a", "b"), "kaffee")
+    np.testing.assert_allclose(model.scaler.mean, read_series(path).recordings[0][:96].mean(axis=0), rtol=1e-6)
+    assert "not empty" in str(kaffee("adapt", path, "-o", "run", "--model", folder).exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--context", 500), "has 120 rows only"),
+        (("--tangent", "half"), "Unknown tangent 'half'"),
+        (("--method", "kafee"), "Did you mean 'kaffee'"),
+        (("--columns", "a"), r"shape (T, 2)"),
+    ],
+)
+def test_adapt_refuses_what_does_not_fit(home, folder, options, words):
+    result = kaffee("adapt", write_waves(home), "-o", "run", "--model", folder, *options)
+    assert isinstance(result.exception, KaffeeError)
+    assert words in str(result.exception)
+    assert not (home / "run").exists()
