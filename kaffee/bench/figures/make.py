@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from kaffee.bench.figures.context import context_figure, context_rows
 from kaffee.bench.figures.models import cycle_data
 from kaffee.bench.figures.results import results_figure
 from kaffee.bench.figures.rows import page_style, rows_of, rows_to_draw
@@ -18,8 +19,6 @@ from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.store import write_atomically
 
 FORMATS = ("svg", "png", "pdf")
-RECIPES = ("table1",)
-"""Recipes that have figures, under any preset."""
 # Without the time of day the same results give the same file.
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
@@ -43,20 +42,12 @@ def make_figures(
     """
     if format not in FORMATS:
         raise ConfigError(unknown("format", format, FORMATS))
-    if store.recipe.name.split("-")[0] not in RECIPES:
-        raise ConfigError(f"There are no figures of '{store.recipe.name}'. Recipes with figures: {', '.join(RECIPES)}.")
-    rows = rows_to_draw(store, arm)
-    _tell_missing(store, arm, say)
-    drawings: dict[str, Callable[[], Figure]] = {
-        "taxonomy": lambda: taxonomy_figure(rows),
-        "l96_forecast_skill_spectrum": lambda: spectrum_figure(rows),
-        "l96_forecast_skill_spectrum_filtered": lambda: spectrum_figure(rows, "filtered"),
-        "l96_results": lambda: results_figure(
-            rows,
-            true_exponents(rows[0].row.settings, folder / "reference.json"),
-            cycle_data(store, rows, say),
-        ),
-    }
+    recipe = store.recipe.name.split("-")[0]  # under any preset
+    if recipe not in DRAWINGS:
+        raise ConfigError(
+            f"There are no figures of '{store.recipe.name}'. Recipes with figures: {', '.join(DRAWINGS)}."
+        )
+    drawings = DRAWINGS[recipe](store, folder, arm, say)
     suffix = "" if arm is None else f"_{arm}"
     for name, draw in drawings.items():
         try:
@@ -67,6 +58,38 @@ def make_figures(
         path = folder / f"{name}{suffix}.{format}"
         write_atomically(path, rendered(figure, format))
         yield path
+
+
+Drawings = dict[str, Callable[[], Figure]]
+
+
+def _table1(store: ResultStore, folder: Path, arm: str | None, say: Callable[[str], None]) -> Drawings:
+    rows = rows_to_draw(store, arm)
+    _tell_missing(store, arm, say)
+    return {
+        "taxonomy": lambda: taxonomy_figure(rows),
+        "l96_forecast_skill_spectrum": lambda: spectrum_figure(rows),
+        "l96_forecast_skill_spectrum_filtered": lambda: spectrum_figure(rows, "filtered"),
+        "l96_results": lambda: results_figure(
+            rows,
+            true_exponents(rows[0].row.settings, folder / "reference.json"),
+            cycle_data(store, rows, say),
+        ),
+    }
+
+
+def _table2(store: ResultStore, folder: Path, arm: str | None, say: Callable[[str], None]) -> Drawings:
+    if arm is not None:
+        raise ConfigError(f"'{store.recipe.name}' has no arms; leave out --arm.")
+    context_rows(store)  # are there any?
+    return {"dynamix_context_adaptation": lambda: context_figure(store, say)}
+
+
+DRAWINGS: dict[str, Callable[[ResultStore, Path, str | None, Callable[[str], None]], Drawings]] = {
+    "table1": _table1,
+    "table2": _table2,
+}
+"""Recipes that have figures."""
 
 
 def rendered(figure: Figure, format: str) -> bytes:

@@ -110,13 +110,13 @@ def _entry(record: dict[str, Any], metric: str, *path: str) -> float | None:
 
 
 def rows_of(recipe: Recipe, arm: str | None = None) -> list[Row]:
-    """The rows of an arm in the order of the figures; the prior belongs to every arm."""
+    """The paper's rows, or those of an arm, in the order of the figures; the prior belongs to every arm."""
     if arm is not None and arm not in ARMS:
         raise ConfigError(unknown("arm", arm, ARMS))
 
     def belongs(row: Row) -> bool:
-        own = next((name for name in ARMS if row.name.endswith(f"_{name}")), None)
-        return own == arm or (own is None and row.method == "prior")
+        wanted = row.reproduces if arm is None else row.name.endswith(f"_{arm}")
+        return wanted or (row.reproduces and row.method == "prior")
 
     order = list(_LOOKS)
     chosen = [row for row in recipe.rows if belongs(row)]
@@ -129,7 +129,7 @@ def rows_to_draw(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
     Raises:
         KaffeeError: There are none, or those of the prior only when an arm was asked for.
     """
-    found = [row for row in (_drawn(store, row) for row in rows_of(store.recipe, arm)) if row.records]
+    found = [row for row in (drawn_row(store, row) for row in rows_of(store.recipe, arm)) if row.records]
     if not found or (arm is not None and not any(row.is_probabilistic for row in found)):
         which = "" if arm is None else f" of the arm '{arm}'"
         raise KaffeeError(
@@ -139,7 +139,8 @@ def rows_to_draw(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
     return found
 
 
-def _drawn(store: ResultStore, row: Row) -> DrawnRow:
+def drawn_row(store: ResultStore, row: Row) -> DrawnRow:
+    """A row with the records of its finished cells."""
     cells = store.cells_of(row.name)
     records = tuple(store.read(cell) or {} for cell in cells if store.is_done(cell))
     title, marker = _LOOKS.get(row.method, (row.title, "X"))
