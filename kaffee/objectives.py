@@ -29,15 +29,21 @@ class Score(NamedTuple):
 
 
 def initial_belief(
-    model: StateSpaceModel, mean: Float[Array, "W M"], anchored: Bool[Array, "W N"] | None = None
+    model: StateSpaceModel,
+    mean: Float[Array, "W M"],
+    anchored: Bool[Array, "W N"] | None = None,
+    *,
+    certain: bool = False,
 ) -> Belief:
     """N(mean, Gamma): where a window starts (algorithm 1).
 
     Args:
         anchored: Which entries of the first row were observed. What was not is only known to lie where the data lie: it
             gets their variance, 1 in standardised units, on top.
+        certain: N(mean, 0) instead: the mean is taken for the state (appendix A.2).
     """
     Gamma = jnp.diag(model.shell.process_variance())
+    Gamma = jnp.zeros_like(Gamma) if certain else Gamma
     covariance = jnp.broadcast_to(Gamma, (mean.shape[0], *Gamma.shape))
     if anchored is not None:
         covariance = covariance + model.observation.spread(1.0 - anchored.astype(mean.dtype))
@@ -102,6 +108,7 @@ def window_nll(
     *,
     burn_in: int = 8,
     start: Float[Array, "W M"] | None = None,
+    certain_start: bool = False,
     gradient: Gradient = "adjoint",
     segment: int | None = None,
     key: Key[Array, ""] | None = None,
@@ -114,6 +121,7 @@ def window_nll(
 
     Args:
         start: Latent states zbar_{t0}; the embedding of the first row by default.
+        certain_start: Begin with covariance 0 instead of Gamma, as if the start were the state (appendix A.2).
         gradient: "adjoint" is hand-derived and does not reach B nor the data; "autodiff" reaches everything.
         key: Of the core's internal noise, one realisation per window and step; None: without it.
     """
@@ -133,7 +141,7 @@ def window_nll(
         start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
     noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], start.dtype)
     observations = observations_of(x[:, 1:], mask[:, 1:], anchor, noise)
-    initial = initial_belief(model, start, anchored=first_mask)
+    initial = initial_belief(model, start, anchored=first_mask, certain=certain_start)
     terms = run_terms(model, initial, observations, recursion, gradient=gradient, segment=segment)
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)
     return Score(jnp.sum(terms.nll[burn_in:]) / jnp.maximum(count, 1.0), terms.faults)

@@ -31,7 +31,8 @@ class Adaptation:
         scored: L, steps of a window that enter the loss.
         burn_in: L_burn, steps before them that are only propagated.
         start: Where a window's mean starts: "embedding" of its first row, or "forced", the latent state of the prior
-            under teacher forcing at every step. Either way the observed coordinates are then overwritten.
+            under teacher forcing at every step. Either way the observed coordinates are then overwritten. "observed"
+            is the embedding with covariance 0: the noisy first row is taken for the state (appendix A.2).
         gradient: "adjoint" (hand-derived) or "autodiff".
         confine: Confine the trained core to the range of filtered training states, widened on both sides by this
             fraction of it, so that free runs stay bounded (see `kaffee.training.confine`); None: leave it free.
@@ -40,7 +41,7 @@ class Adaptation:
 
     scored: int = 32
     burn_in: int = 8
-    start: Literal["embedding", "forced"] = "embedding"
+    start: Literal["embedding", "forced", "observed"] = "embedding"
     gradient: Gradient = "adjoint"
     segment: int | None = None
     confine: float | None = None
@@ -67,6 +68,7 @@ class NLLObjective(eqx.Module):
     gradient: Gradient = eqx.field(static=True, default="adjoint")
     segment: int | None = eqx.field(static=True, default=None)
     latent: Float[Array, "T M"] | None = None
+    certain_start: bool = eqx.field(static=True, default=False)
 
     def __call__(self, model: StateSpaceModel, batch: WindowBatch, /) -> Score:
         start = None if self.latent is None else self.latent[batch.starts]
@@ -77,6 +79,7 @@ class NLLObjective(eqx.Module):
             self.recursion,
             burn_in=self.burn_in,
             start=start,
+            certain_start=self.certain_start,
             gradient=self.gradient,
             segment=self.segment,
             key=batch.key,
@@ -107,6 +110,7 @@ def nll_objective(
         gradient="autodiff" if "observation" in parts else settings.gradient,
         segment=settings.segment,
         latent=latent_states(model, series) if settings.start == "forced" else None,
+        certain_start=settings.start == "observed",
     )
 
 

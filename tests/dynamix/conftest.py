@@ -79,9 +79,9 @@ def release_of(core):
     return {name: np.atleast_1d(np.asarray(value)) for name, value in tensors.items()}
 
 
-def write_release(folder, name="dynamix-small", dtype=np.float32):
+def write_release(folder, name="dynamix-small", dtype=np.float32, **sizes):
     """A small random model in the two files of a release; returns their paths."""
-    core = make_core(dtype, num_frames=0)
+    core = make_core(dtype, num_frames=0, **sizes)
     sizes = {"M": core.latent_dim, "N": core.num_observed, "Experts": core.num_experts, "P": core.num_gates}
     options = {"hidden_dim": 0, "expert_type": "almost_linear_rnn", "probabilistic_expert": False}
     path, config = folder / f"{name}.safetensors", folder / f"{name.replace('dynamix-', 'config_')}.json"
