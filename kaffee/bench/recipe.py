@@ -9,6 +9,8 @@ from itertools import product
 from typing import Any, Literal
 
 from kaffee.config import merge, nested, to_dict, update
+from kaffee.controls.spiral import SpiralSettings
+from kaffee.controls.van_der_pol import VanDerPolSettings
 from kaffee.errors import ConfigError, unknown
 from kaffee.evaluation.protocol import Protocol
 from kaffee.settings import CoreSettings, ShellSettings
@@ -52,6 +54,8 @@ class CellSettings:
     adaptation: Adaptation = Adaptation()
     protocol: Protocol = Protocol()
     foundation: FoundationSettings | None = None
+    spiral: SpiralSettings | None = None
+    van_der_pol: VanDerPolSettings | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from kaffee.tables import Table
 
 JSON_FIELDS = ("median", "se", "n", "diverged", "paper", "paper_se")
 LARGER_IS_BETTER = {"g_tan"}
-COUNTED = "diverged_"  # numbers of runs, which are added up over seeds
+# Numbers of runs, which are added up over seeds.
+COUNTED = ("diverged_core", "diverged_stoch", "returns", "at_rest")
 
 
 def median_with_error(values: list[float]) -> tuple[float, float]:
@@ -32,8 +33,7 @@ class Summary:
     Attributes:
         n: Finite seeds that entered.
         reference_se: Standard error of the reference that the number is measured against, where that is an estimate.
-        diverged: Seeds whose run diverged, so that the number does not exist; of `diverged_core` and `diverged_stoch`
-            all watched runs that did.
+        diverged: Seeds whose run diverged, so that the number does not exist; of the metrics in COUNTED the sum.
     """
 
     median: float | None
@@ -83,7 +83,7 @@ def _summary(metric: str, records: list[dict[str, Any]], paper: tuple[float, flo
     values = [value for record in records if (value := _value(record, metric)) is not None]
     kind = "stoch" if metric.endswith("_stoch") else "core" if metric.endswith("_core") else None
     diverged = 0
-    if metric.startswith(COUNTED):
+    if metric in COUNTED:
         diverged = int(sum(values))
     elif kind is not None:
         diverged = sum(bool((record.get("extra") or {}).get(f"diverged_at_{kind}")) for record in records)
@@ -143,7 +143,7 @@ def system_tables(
 
 
 def _cell(metric: str, summary: Summary) -> str:
-    if metric.startswith(COUNTED) and summary.n:
+    if metric in COUNTED and summary.n:
         return str(summary.diverged)
     if summary.median is None:
         return "–" if not summary.diverged else f"({summary.diverged})"

@@ -5,6 +5,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from kaffee.bench.controls import measure_control
 from kaffee.bench.incontext import measure_in_context
 from kaffee.bench.kinds import measure_card, measure_gap, measure_selection
 from kaffee.bench.recipe import load_recipe
@@ -18,6 +19,7 @@ KINDS = {
     "gap": measure_gap,
     "context": measure_in_context,
     "tangent": measure_tangent,
+    "control": measure_control,
 }
 
 

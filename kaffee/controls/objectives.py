@@ -33,8 +33,9 @@ class Budget:
     """The optimisation, the same for every objective.
 
     The paper gives none for these controls. With these updates the losses are flat at the end, up to a slow last
-    decline of KAFFEE's on Van der Pol; clipping is that of appendix B.2. The burn-in is longer than the paper's 8 steps, because a window starts at
-    N(x, Gamma) as if x had no noise, and a filter with little process noise forgets that slowly.
+    decline of KAFFEE's on Van der Pol; clipping is that of appendix B.2. The burn-in is longer than the paper's 8,
+    because a window starts at N(x, Gamma) as if x had no noise, and a filter with little process noise forgets that
+    slowly.
 
     Attributes:
         scored_per_update: Scored steps in a batch, whatever the length of its windows.

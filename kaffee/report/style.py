@@ -35,3 +35,21 @@ def figure_style() -> Iterator[None]:
     """Use the settings of kaffee inside, and leave the user's alone outside."""
     with mpl.rc_context(SETTINGS):
         yield
+
+
+WIDTH = 17 / 2.54
+"""Of a figure in inches: the text width of a page."""
+
+
+@contextmanager
+def page_style() -> Iterator[None]:
+    """The figure style at the size of a printed page."""
+    sizes: Any = {
+        "font.size": 7.5,
+        "axes.titlesize": 8,
+        "axes.titlelocation": "left",
+        "legend.fontsize": 7,
+        "svg.hashsalt": "kaffee",  # the same file for the same results
+    }
+    with figure_style(), mpl.rc_context(sizes):
+        yield

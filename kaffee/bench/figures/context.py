@@ -7,13 +7,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kaffee.bench.figures.rows import WIDTH, DrawnRow, drawn_row, page_style
+from kaffee.bench.figures.rows import DrawnRow, drawn_row
 from kaffee.bench.incontext import adapted, conditioned, context_reference
 from kaffee.bench.recipe import Row
 from kaffee.bench.store import Cell, ResultStore
 from kaffee.errors import KaffeeError
 from kaffee.evaluation.sparse import LEVELS, SparseRun, assimilate_sparsely
 from kaffee.methods import get_method
+from kaffee.report.style import WIDTH, page_style
 
 FILTERED = "lorenz63"
 """The system of panel b, as in the paper."""

@@ -8,14 +8,16 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from kaffee.bench.figures.context import context_figure, context_rows
+from kaffee.bench.figures.controls import control_drawings
 from kaffee.bench.figures.models import cycle_data
 from kaffee.bench.figures.results import results_figure
-from kaffee.bench.figures.rows import page_style, rows_of, rows_to_draw
+from kaffee.bench.figures.rows import rows_of, rows_to_draw
 from kaffee.bench.figures.spectrum import spectrum_figure
 from kaffee.bench.figures.taxonomy import taxonomy_figure
 from kaffee.bench.figures.truth import true_exponents
 from kaffee.bench.store import ResultStore
 from kaffee.errors import ConfigError, KaffeeError, unknown
+from kaffee.report.style import page_style
 from kaffee.store import write_atomically
 
 FORMATS = ("svg", "png", "pdf")
@@ -85,9 +87,16 @@ def _table2(store: ResultStore, folder: Path, arm: str | None, say: Callable[[st
     return {"dynamix_context_adaptation": lambda: context_figure(store, say)}
 
 
+def _controls(store: ResultStore, folder: Path, arm: str | None, say: Callable[[str], None]) -> Drawings:
+    if arm is not None:
+        raise ConfigError(f"'{store.recipe.name}' has no arms; leave out --arm.")
+    return control_drawings(store)
+
+
 DRAWINGS: dict[str, Callable[[ResultStore, Path, str | None, Callable[[str], None]], Drawings]] = {
     "table1": _table1,
     "table2": _table2,
+    "controls": _controls,
 }
 """Recipes that have figures."""
 

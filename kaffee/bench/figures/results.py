@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from kaffee.bench.figures.cycle import cycle_panel
 from kaffee.bench.figures.models import CycleData
 from kaffee.bench.figures.panels import entropy_panel, exponents_panel, legend_handles, metric_panel
-from kaffee.bench.figures.rows import WIDTH, DrawnRow, page_style
+from kaffee.bench.figures.rows import DrawnRow
+from kaffee.report.style import WIDTH, page_style
 
 METRICS = {
     "nll": "a  NLL ↓",

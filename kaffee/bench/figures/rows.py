@@ -1,24 +1,18 @@
 """The rows that figures show: one place for their order, short titles, colours and markers."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 
 from kaffee.bench.recipe import Recipe, Row
 from kaffee.bench.store import ResultStore
 from kaffee.bench.summary import median_with_error
 from kaffee.errors import ConfigError, KaffeeError, unknown
-from kaffee.report.style import COLOURS, figure_style
+from kaffee.report.style import COLOURS
 
 ARMS = ("plus",)
 """Rows whose name ends in _<arm> are another experiment, in figures of its own."""
-
-WIDTH = 17 / 2.54
-"""Of a figure in inches: the text width of a page."""
 
 # By method, in the order in which figures show them: short title, marker.
 _LOOKS = {
@@ -145,17 +139,3 @@ def drawn_row(store: ResultStore, row: Row) -> DrawnRow:
     records = tuple(store.read(cell) or {} for cell in cells if store.is_done(cell))
     title, marker = _LOOKS.get(row.method, (row.title, "X"))
     return DrawnRow(row, title, COLOURS.get(row.method, "0.4"), marker, records)
-
-
-@contextmanager
-def page_style() -> Iterator[None]:
-    """The figure style at the size of a printed page."""
-    sizes: Any = {
-        "font.size": 7.5,
-        "axes.titlesize": 8,
-        "axes.titlelocation": "left",
-        "legend.fontsize": 7,
-        "svg.hashsalt": "kaffee",  # the same file for the same results
-    }
-    with figure_style(), mpl.rc_context(sizes):
-        yield

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from kaffee.bench.figures.band import bootstrap_band
 from kaffee.bench.figures.cycle import LYAPUNOV_STEPS
 from kaffee.bench.figures.panels import diverged_note
-from kaffee.bench.figures.rows import WIDTH, DrawnRow, Estimate, page_style
+from kaffee.bench.figures.rows import DrawnRow, Estimate
 from kaffee.errors import KaffeeError
+from kaffee.report.style import WIDTH, page_style
 
 Start = Literal["embedding", "filtered"]
 

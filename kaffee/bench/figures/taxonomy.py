@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from kaffee.bench.figures.panels import diverged_note
-from kaffee.bench.figures.rows import WIDTH, DrawnRow, Estimate, estimate, page_style, short_title
+from kaffee.bench.figures.rows import DrawnRow, Estimate, estimate, short_title
 from kaffee.bench.summary import LARGER_IS_BETTER
+from kaffee.report.style import WIDTH, page_style
 
 
 class Box(NamedTuple):

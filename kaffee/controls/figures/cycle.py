@@ -6,17 +6,16 @@ from matplotlib.figure import Figure
 
 from kaffee.controls.figures.panels import (
     COMPARED,
-    WIDTH,
     Cell,
     eigenvalue_panel,
     letter,
     loss_panel,
-    page_style,
     rollout_panel,
     shared_legend,
     with_curves,
 )
 from kaffee.controls.van_der_pol import VanDerPolSettings
+from kaffee.report.style import WIDTH, page_style
 
 
 def nochaos_exp2_rollout(truth: Cell, cells: Mapping[str, Cell], settings: VanDerPolSettings | None = None) -> Figure:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from kaffee.controls.figures.panels import COMPARED, LOOKS, WIDTH, Cell, page_style, with_curves
+from kaffee.controls.figures.panels import COMPARED, LOOKS, Cell, with_curves
+from kaffee.report.style import WIDTH, page_style
 
 
 def nochaos_exp2_var20(truth: Cell, cells: Mapping[str, Cell]) -> Figure:

@@ -1,20 +1,17 @@
 """What the figures of the controls share: looks of the objectives, panels of losses, eigenvalues and rollouts."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from kaffee.errors import ConfigError
-from kaffee.report.style import COLOURS, figure_style
+from kaffee.report.style import COLOURS
 
 Cell = Mapping[str, Any]
-WIDTH = 17 / 2.54
-"""Of a figure in inches: the text width of a page."""
 
 
 class Look(NamedTuple):
@@ -35,20 +32,6 @@ LOOKS = {
 }
 COMPARED = ("noisy_state_1", "kaffee")
 """The objectives of the paper's figures."""
-
-
-@contextmanager
-def page_style() -> Iterator[None]:
-    """Small print, for figures as wide as the text."""
-    small: Any = {
-        "font.size": 7,
-        "axes.titlesize": 7.5,
-        "axes.labelsize": 7,
-        "legend.fontsize": 6.5,
-        "svg.hashsalt": "kaffee",
-    }
-    with figure_style(), mpl.rc_context(small):
-        yield
 
 
 def with_curves(cells: Mapping[str, Cell], names: tuple[str, ...] = COMPARED) -> list[tuple[Look, Cell]]:
@@ -96,7 +79,7 @@ def rollout_panel(
 def shared_legend(figure: Figure, names: tuple[str, ...], **markers: Any) -> None:
     """One legend below all panels."""
     lines = [
-        mpl.lines.Line2D([], [], color=LOOKS[n].colour, linestyle=LOOKS[n].line, marker=LOOKS[n].marker, markersize=4)
+        Line2D([], [], color=LOOKS[n].colour, linestyle=LOOKS[n].line, marker=LOOKS[n].marker, markersize=4)
         for n in names
     ]
     figure.legend(lines, [LOOKS[n].title for n in names], loc="outside lower center", ncols=len(names), **markers)

@@ -7,17 +7,16 @@ from matplotlib.figure import Figure
 from kaffee.controls.figures.panels import (
     COMPARED,
     LOOKS,
-    WIDTH,
     Cell,
     eigenvalue_panel,
     letter,
     loss_panel,
-    page_style,
     rollout_panel,
     shared_legend,
     with_curves,
 )
 from kaffee.controls.spiral import SpiralSettings
+from kaffee.report.style import WIDTH, page_style
 
 
 def nochaos_exp1_main(truth: Cell, cells: Mapping[str, Cell], settings: SpiralSettings | None = None) -> Figure:

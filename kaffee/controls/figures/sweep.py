@@ -5,9 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 from matplotlib.figure import Figure
 
-from kaffee.controls.figures.panels import LOOKS, WIDTH, Cell, letter, page_style, shared_legend
+from kaffee.controls.figures.panels import LOOKS, Cell, letter, shared_legend
 from kaffee.controls.spiral import attenuated_radius
 from kaffee.controls.summary import spiral_summary
+from kaffee.report.style import WIDTH, page_style
 
 
 def nochaos_exp1_sweep(truth: Cell, cells: Iterable[Cell]) -> Figure:
