@@ -1,7 +1,7 @@
 """Your own context-conditioned model instead of DynaMix: two methods are all it needs.
 
 This one "learns in context" by ridge regression: it reads a recording and becomes a cubic map. kaffee then gives it a
-covariance that its own Jacobians carry, by ten updates on that recording.
+covariance that its own Jacobians carry, by some updates on that recording.
 
 python examples/own_foundation_model.py
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 import kaffee
 from kaffee.cores.polynomial import Polynomial
-from kaffee.incontext import IN_CONTEXT, adapt_foundation_model
+from kaffee.incontext import CALIBRATED, adapt_foundation_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +40,17 @@ class RegressionModel:
         return x
 
 
-def main(num_steps: int = 2_000, num_updates: int = 10) -> kaffee.Reconstruction:
+def main(num_steps: int = 2_000, num_updates: int = 50) -> kaffee.Reconstruction:
     """Adapt it on Lorenz-63 and look at its one-step predictions of what follows."""
     data = kaffee.simulate(kaffee.get_system("lorenz63"), num_steps + 1_000, seed=0, observation_noise=0.1)
     context, future = np.split(data.observations, [num_steps])
-    schedule = dataclasses.replace(IN_CONTEXT.schedule, num_updates=num_updates)
+    schedule = dataclasses.replace(CALIBRATED.schedule, num_updates=num_updates)
     surrogate = adapt_foundation_model(
         RegressionModel(),
         context,
         dt=data.dt,
         lyapunov_exponent=0.9,
-        settings=dataclasses.replace(IN_CONTEXT, schedule=schedule),
+        settings=dataclasses.replace(CALIBRATED, schedule=schedule),
     )
     check = kaffee.check(surrogate, kaffee.Series.from_arrays(future))
     print(f"one-step NLL {check.nll:.3f}, 90 % bands cover {100 * check.coverage_90:.1f} %")

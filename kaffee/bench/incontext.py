@@ -15,7 +15,7 @@ from kaffee.dynamix import DynaMix, from_pretrained
 from kaffee.evaluation.context import evaluate_in_context
 from kaffee.evaluation.dynamics import Fidelity
 from kaffee.evaluation.reference import Reference
-from kaffee.incontext import adapt_in_context, condition, lyapunov_window
+from kaffee.incontext import adapt_in_context, condition, lyapunov_window, read_all
 from kaffee.methods import get_method
 from kaffee.training.loop import Trained
 
@@ -42,18 +42,22 @@ def conditioned(settings: CellSettings, reference: Reference) -> tuple[Reconstru
         residuals=settings.shell.residuals,
         forcing=settings.pretraining.forcing,
         alpha=settings.shell.alpha,
+        held_out=settings.foundation.held_out or 0.0,
     )
 
 
 def adapted(
     settings: CellSettings, reference: Reference, zero_shot: Reconstruction, context: Series, method: str, seed: int
 ) -> Trained:
-    """Ten updates by a method, on windows of one Lyapunov time of the system as the paper states it."""
+    """A few updates by a method, on windows of one Lyapunov time of the system as the paper states it."""
     system = reference.system
     scored = lyapunov_window(system.lambda_1, system.dt)
-    return adapt_in_context(
+    trained = adapt_in_context(
         zero_shot.model, context, get_method(method), seed=seed, scored=scored, settings=settings.adaptation
     )
+    if not (settings.foundation and settings.foundation.held_out):
+        return trained
+    return replace(trained, model=read_all(trained.model, reference.standard_train.recordings[0]))
 
 
 def _base(record: dict[str, Any] | None) -> Fidelity | None:

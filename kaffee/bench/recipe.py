@@ -36,11 +36,13 @@ class FoundationSettings:
     Attributes:
         model: A name or path for `kaffee.dynamix.from_pretrained`.
         tangent, train_gate: See `kaffee.dynamix.DynaMix`.
+        held_out: See `kaffee.incontext.condition`.
     """
 
     model: str = "dynamix-3d-alrnn-v1.0"
     tangent: Literal["mixture", "full"] = "mixture"
     train_gate: bool = False
+    held_out: float | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import typer
 
 from kaffee.cli.context import SYSTEM_CONTEXT, context_series
 
-HELD_OUT = 1_000
+CHECKED_ROWS = 1_000
 """Rows after the context of a simulated system, for the check."""
 
 
@@ -18,7 +18,10 @@ def adapt(
     method: Annotated[str, typer.Option(help="kaffee, frozen_core (shell only) or one of the controls.")] = "kaffee",
     model: Annotated[str | None, typer.Option(help="A model, a weight file or a folder; see kaffee models.")] = None,
     tangent: Annotated[str, typer.Option(help="mixture (the paper's Jacobian) or full.")] = "mixture",
-    updates: Annotated[int, typer.Option(min=0, help="Updates on windows of the context.")] = 10,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's ten updates, nothing held out; its bands are too narrow.")
+    ] = False,
+    updates: Annotated[int | None, typer.Option(min=0, help="Updates; 50, or 10 with --paper.")] = None,
     lyapunov: Annotated[
         float | None, typer.Option(help="Leading exponent per unit of time: windows of one Lyapunov time.")
     ] = None,
@@ -41,11 +44,11 @@ def adapt(
     from kaffee.data.series import Series
     from kaffee.dynamix.hub import DEFAULT, from_pretrained
     from kaffee.errors import ConfigError
-    from kaffee.incontext import IN_CONTEXT, adapt_foundation_model
+    from kaffee.incontext import CALIBRATED, HELD_OUT, IN_CONTEXT, adapt_foundation_model
 
     if output.exists() and any(output.iterdir()):
         raise ConfigError(f"{output} is not empty. Choose another folder with -o.")
-    wanted = (context or SYSTEM_CONTEXT) + HELD_OUT
+    wanted = (context or SYSTEM_CONTEXT) + CHECKED_ROWS
     series = context_series(data, columns, wanted, noise=noise, seed=seed)
     if series.num_recordings != 1:
         raise ConfigError(f"A context is one recording; {series.label} has {series.num_recordings}. Split the file.")
@@ -55,7 +58,8 @@ def adapt(
     if rows > len(values):
         raise ConfigError(f"--context {rows}: the recording has {len(values)} rows only.")
     core = from_pretrained(model or DEFAULT).with_tangent(tangent)  # type: ignore[arg-type]
-    schedule = replace(IN_CONTEXT.schedule, num_updates=updates)
+    settings = IN_CONTEXT if paper else CALIBRATED
+    updates = settings.schedule.num_updates if updates is None else updates
     surrogate = adapt_foundation_model(
         core,
         values[:rows],
@@ -64,7 +68,8 @@ def adapt(
         lyapunov_exponent=lyapunov,
         columns=series.columns,
         seed=seed,
-        settings=replace(IN_CONTEXT, schedule=schedule),
+        settings=replace(settings, schedule=replace(settings.schedule, num_updates=updates)),
+        held_out=0.0 if paper else HELD_OUT,
     )
     surrogate.save(output)
     held_out = values[rows:]

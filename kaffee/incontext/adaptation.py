@@ -12,13 +12,22 @@ from kaffee.training.optimiser import Optimiser
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 24, 128
 
-# The paper's schedule; `scored` is set for every system by its Lyapunov time.
 IN_CONTEXT = Adaptation(
     scored=LONGEST_WINDOW,
     burn_in=8,
     optimiser=Optimiser("adam", learning_rate=5e-5, clip_norm=1.0),
     schedule=Schedule(num_updates=10, batch_size=16, report_every=5, save_every=10),
 )
+"""The paper's schedule; `scored` is set for every system by its Lyapunov time."""
+
+
+CALIBRATED = replace(
+    IN_CONTEXT,
+    optimiser=replace(IN_CONTEXT.optimiser, shell_learning_rate=5e-2),
+    schedule=replace(IN_CONTEXT.schedule, num_updates=50),
+)
+"""Fifty updates under which the shell moves as far as it must; with rows held out its bands are calibrated."""
+HELD_OUT = 0.25
 
 
 def lyapunov_window(lyapunov_exponent: float | None, dt: float) -> int:

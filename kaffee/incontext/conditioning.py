@@ -12,8 +12,9 @@ from jaxtyping import Array, Float
 from kaffee.checkpoint import Reconstruction
 from kaffee.cores.core import Core
 from kaffee.cores.custom import as_core
-from kaffee.data.context import context_scaler
+from kaffee.data.context import MIN_FRAMES, context_scaler
 from kaffee.data.series import Series
+from kaffee.errors import ConfigError
 from kaffee.observation import Projection
 from kaffee.shell import Shell
 from kaffee.ssm import StateSpaceModel
@@ -46,16 +47,24 @@ def condition(
     residuals: ResidualKind = "every_step",
     forcing: Forcing | None = None,
     alpha: float = 0.9,
+    held_out: float = 0.0,
 ) -> tuple[Reconstruction, Series]:
     """Standardise a context, condition the model on it and give it its first shell (90/10 of its residuals).
 
+    Args:
+        held_out: The share of the rows, the last ones, that the model does not read. What it reads it predicts better
+            than what comes after: a shell that is calibrated on rows it has read is too narrow. See `read_all`.
+
     Returns:
-        The zero-shot surrogate with an untrained shell, and the standardised context as a series to adapt on.
+        The zero-shot surrogate with an untrained shell, and the standardised rows to adapt on: the whole context, or
+        what was held out.
     """
     scaler = context_scaler(observations)
-    standard = Series.from_arrays(scaler.transform(np.asarray(observations, np.float64)))
+    whole = scaler.transform(np.asarray(observations, np.float64))
+    read, unread = _split(whole, held_out)
+    standard = Series.from_arrays(unread)
     N = standard.num_coordinates
-    given = model.in_context(jnp.asarray(standard.recordings[0]))
+    given = model.in_context(jnp.asarray(read))
     embedding = jax.jacfwd(model.initial_state)(jnp.zeros(N, _dtype(given)))
     core = as_core(given, latent_dim=embedding.shape[0])
     ssm = StateSpaceModel(
@@ -66,6 +75,25 @@ def condition(
     )
     ssm = initialise_shell(ssm, standard, residuals=residuals, forcing=forcing, alpha=alpha)
     return Reconstruction(ssm, scaler, columns, dt), standard
+
+
+def read_all(model: StateSpaceModel, context: Float[np.ndarray, "T N"]) -> StateSpaceModel:
+    """The adapted model conditioned on the whole standardised context, if its core can read; else as it is."""
+    read = getattr(model.core, "in_context", None)
+    return model if read is None else model.replace(core=read(jnp.asarray(context)))
+
+
+def _split(whole: Float[np.ndarray, "T N"], held_out: float) -> tuple[np.ndarray, np.ndarray]:
+    """What the model reads, and what it is adapted on."""
+    if held_out == 0:
+        return whole, whole
+    first = round((1 - held_out) * len(whole))
+    if not 0 < held_out < 1 or min(first, len(whole) - first) < MIN_FRAMES:
+        raise ConfigError(
+            f"held_out = {held_out} of {len(whole)} rows: a share between 0 and 1 that leaves {MIN_FRAMES} rows on "
+            "both sides is needed."
+        )
+    return whole[:first], whole[first:]
 
 
 def _dtype(core: Any) -> jnp.dtype:

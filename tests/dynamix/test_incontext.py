@@ -10,9 +10,9 @@ import pytest
 
 from kaffee.checkpoint import load
 from kaffee.cores import Linear
-from kaffee.errors import DataError
+from kaffee.errors import ConfigError, DataError
 from kaffee.filtering import run_filter
-from kaffee.incontext import IN_CONTEXT, adapt_foundation_model, condition, lyapunov_window
+from kaffee.incontext import IN_CONTEXT, adapt_foundation_model, condition, lyapunov_window, read_all
 from kaffee.shell import split_residuals
 from kaffee.training.forcing import Forcing
 from kaffee.training.initialise import residual_std
@@ -39,7 +39,12 @@ def adapted(model, method, observations=None, **options):
     observations = wave() if observations is None else observations
     # 1 / (lambda dt) is far below 24: windows of 24 scored steps
     return adapt_foundation_model(
-        model, observations, method=method, lyapunov_exponent=5.0, settings=FEW, **{"seed": 0, **options}
+        model,
+        observations,
+        method=method,
+        lyapunov_exponent=5.0,
+        settings=FEW,
+        **{"seed": 0, "held_out": 0.0, **options},
     )
 
 
@@ -151,6 +156,33 @@ def test_a_core_of_the_library_passes_through():
     assert isinstance(adapted(Constant(), "frozen_core").model.core, Linear)
 
 
+# --- rows that are held out ---
+
+
+def test_held_out_rows_are_not_read_until_the_end(model):
+    observations = wave(120)
+    zero_shot, rows = condition(model, observations, held_out=0.25)
+    whole = zero_shot.scaler.transform(observations)
+    np.testing.assert_allclose(zero_shot.model.core.context.frames.T, whole[:90][:-1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(rows.recordings[0], whole[90:])
+    np.testing.assert_allclose(zero_shot.scaler.mean, observations.mean(axis=0))
+    after = adapted(model, "kaffee", observations, held_out=0.25)
+    np.testing.assert_allclose(after.model.core.context.frames.T, whole[:-1], rtol=1e-5, atol=1e-5)
+    assert not eqx.tree_equal(after.model.core.A, zero_shot.model.core.A)
+    assert after.provenance["held_out"] == 0.25
+
+
+def test_a_core_that_cannot_read_stays_as_it_is():
+    surrogate, _ = condition(Regression(), wave(), held_out=0.25)
+    assert read_all(surrogate.model, wave()) is surrogate.model
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.01, 0.99, 1.0, 2.0])
+def test_shares_that_leave_nothing_are_refused(model, share):
+    with pytest.raises(ConfigError, match="both sides"):
+        condition(model, wave(), held_out=share)
+
+
 # --- bad contexts ---
 
 
@@ -164,7 +196,7 @@ def spoiled(row, column, value):
     ("observations", "words"),
     [
         (wave(2), r"at least 3 frames.*given 2"),
-        (wave(3), r"A context of 3 rows is too short to adapt on"),
+        (wave(3), r"3 rows are too few to adapt on"),
         (spoiled(7, 1, np.nan), r"first in row 7, coordinate 1"),
         (spoiled(7, 0, np.inf), r"first in row 7, coordinate 0"),
         (np.concatenate([wave()[:, :1], np.full((60, 1), 2.0)], axis=1), r"Coordinate 1 of the context is constant"),
