@@ -19,6 +19,7 @@ def forecast_ensemble(
     num_members: int,
     *,
     key: Key[Array, ""],
+    observation_noise: bool = True,
 ) -> Float[Array, "K S H N"]:
     """Observations of `num_members` sampled trajectories for the `num_steps` after each start, standardised.
 
@@ -27,6 +28,7 @@ def forecast_ensemble(
 
     Args:
         start: Latent states (all members start there, as in the paper), or beliefs from which each member draws.
+        observation_noise: Without it the spread is that of the signal B z, not of a reading of it.
     """
     key_start, key_path = jax.random.split(key)
     if isinstance(start, Belief):
@@ -48,6 +50,8 @@ def forecast_ensemble(
         z = inner.predict_mean(flat).reshape(z.shape)
         z = z + process_std * jax.random.normal(key_process, z.shape, z.dtype)
         x = model.observation.observe(z)
+        if not observation_noise:
+            return z, x
         return z, x + observation_std * jax.random.normal(key_observation, x.shape, x.dtype)
 
     _, xs = jax.lax.scan(body, z, jax.random.split(key_path, num_steps))

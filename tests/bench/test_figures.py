@@ -119,7 +119,7 @@ def test_rows_have_one_order_and_look(store):
 
 def with_arm(store):
     """The same recipe with one more row, of the arm "plus"."""
-    more = replace(store.recipe.row("kaffee"), name="kaffee_plus")
+    more = replace(store.recipe.row("kaffee"), name="kaffee_plus", reproduces=False)
     return replace(store, recipe=replace(store.recipe, rows=(*store.recipe.rows, more)))
 
 
