@@ -80,7 +80,7 @@ def _value(record: dict[str, Any], metric: str) -> float | None:
 
 
 def _summary(metric: str, records: list[dict[str, Any]], paper: tuple[float, float] | None) -> Summary:
-    values = [value for record in records if (value := _value(record, metric)) is not None]
+    values = [float(value) for record in records if (value := _value(record, metric)) is not None]
     kind = "stoch" if metric.endswith("_stoch") else "core" if metric.endswith("_core") else None
     diverged = 0
     if metric in COUNTED:
