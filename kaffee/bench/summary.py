@@ -122,11 +122,14 @@ def to_table(store: ResultStore, summaries: dict[str, dict[str, Summary]], *, ag
 
 
 def system_tables(
-    store: ResultStore, metrics: tuple[str, ...] | None = None, rows: tuple[str, ...] | None = None
+    store: ResultStore,
+    systems: tuple[str, ...],
+    metrics: tuple[str, ...] | None = None,
+    rows: tuple[str, ...] | None = None,
 ) -> list[Table]:
     """One table for each metric: systems down, rows across."""
     names = rows or tuple(row.name for row in store.recipe.rows)
-    found = {system: summarise(store, metrics, system) for system in store.recipe.systems}
+    found = {system: summarise(store, metrics, system) for system in systems}
     note = "Median ± robust standard error over seeds; (k) after a number: k seeds diverged."
     return [
         Table(

@@ -104,18 +104,24 @@ def table(
     by_system: Annotated[
         bool, typer.Option("--by-system", help="One table for each column: systems down, rows across.")
     ] = False,
+    systems: Annotated[str | None, typer.Option(help="Only these systems, by commas; with --by-system.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """The table from the results at hand."""
     from kaffee.bench.summary import agreement_lines, summarise, system_tables, to_json, to_table
-    from kaffee.errors import ConfigError
+    from kaffee.errors import ConfigError, unknown
 
     if against not in (None, "paper"):
         raise ConfigError(f"--against knows 'paper', not '{against}'.")
     store = _store(name, preset, results)
     if by_system and not store.recipe.systems:
         raise ConfigError(f"'{name}' has one system only; leave out --by-system.")
+    if systems is not None and not by_system:
+        raise ConfigError("--systems chooses rows of the tables that --by-system makes; give both.")
+    shown = store.recipe.systems if systems is None else tuple(word.strip() for word in systems.split(","))
+    for system in set(shown) - set(store.recipe.systems):
+        raise ConfigError(unknown("system", system, store.recipe.systems))
     chosen = None if columns is None else tuple(column.strip() for column in columns.split(","))
     kept = None if rows is None else tuple(store.recipe.row(row.strip()).name for row in rows.split(","))
 
@@ -124,11 +130,11 @@ def table(
         return summaries if kept is None else {row: summaries[row] for row in kept}
 
     if json:
-        made = {"systems": {s: to_json(select(s)) for s in store.recipe.systems}} if by_system else to_json(select())
+        made = {"systems": {s: to_json(select(s)) for s in shown}} if by_system else to_json(select())
         typer.echo(json_module.dumps(made, indent=2))
         return
     if by_system:
-        for part in system_tables(store, chosen, kept):
+        for part in system_tables(store, shown, chosen, kept):
             _show(part, markdown)
         return
     summaries = select()

@@ -47,7 +47,9 @@ def joined(*tables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for table in tables:
         taken = sorted(set(found) & set(table))
         if taken:
-            raise DataError(f"The column '{taken[0]}' of the result would be there twice. Rename the one of the recording.")
+            raise DataError(
+                f"The column '{taken[0]}' of the result would be there twice. Rename the one of the recording."
+            )
         found |= table
     return found
 

@@ -1,6 +1,7 @@
 """What a filter knows at one row, or at every row of a recording: the same numbers in data units."""
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -61,11 +62,11 @@ class Estimate:
 
     @cached_property
     def log_likelihood(self) -> Float[np.ndarray, "..."]:
-        """log p of the accepted entries given all earlier ones, in nats and data units; NaN where the belief (re)starts.
+        """log p of the accepted entries given all earlier ones, in data units; NaN where the belief (re)starts.
 
         log p_data(x) = log p_standard((x - mean) / scale) - sum log scale
         """
-        return -_float64(self._row.nll) - self.accepted @ np.log(self._scaler.scale)
+        return 0.0 - _float64(self._row.nll) - self.accepted @ np.log(self._scaler.scale)
 
     @property
     def nis(self) -> Float[np.ndarray, "..."]:
@@ -99,5 +100,5 @@ class Estimate:
         return QUANTITIES[int(faults[np.argmax(faults > 0)])] if faults.size else ""
 
 
-def _float64(values: np.ndarray) -> np.ndarray:
+def _float64(values: Any) -> np.ndarray:
     return np.asarray(values, np.float64)

@@ -37,7 +37,9 @@ class FilteredRecordings:
         `x_predicted_mean` and `x_predicted_std` of the reading given those before it; then `log_likelihood` and `nis`.
         """
         if max(self.series.lengths) < 2:
-            raise DataError(f"{self.series.label}: one row anchors the filter, so two are the least that it can filter.")
+            raise DataError(
+                f"{self.series.label}: one row anchors the filter, so two are the least that it can filter."
+            )
         return as_series(
             [self._table(estimate, levels, latent) for estimate in self.estimates],
             self.series.times,

@@ -110,8 +110,8 @@ def forecast(
     away = np.logical_or.accumulate(~(np.abs(values) < DIVERGENCE_BOUND).all(axis=3), axis=2)
     if ((~away).sum(axis=0) < 2).any():
         raise DataError(
-            f"All {members} members of the forecast left the attractor (beyond {DIVERGENCE_BOUND:g} standard deviations "
-            "of the training data) within its horizon. Forecast fewer steps."
+            f"All {members} members of the forecast left the attractor (beyond {DIVERGENCE_BOUND:g} standard "
+            "deviations of the training data) within its horizon. Forecast fewer steps."
         )
     ahead = (series.time_step or reconstruction.dt) * np.arange(1, num_steps + 1)
     origins = np.array([_times(series, r, reconstruction.dt)[row] for r, row in starts.items()])

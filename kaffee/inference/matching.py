@@ -51,6 +51,6 @@ def _check_step(reconstruction: Reconstruction, series: Series) -> None:
     step, dt = series.time_step, reconstruction.dt
     if step is not None and abs(step - dt) > STEP_TOLERANCE * dt:
         raise DataError(
-            f"{series.label}: a row every {step:.6g}, but one step of the model is {dt:.6g}. Resample the recording; or, "
-            "if its times are in another unit than those the model was fitted to, pass any_step (--any-step)."
+            f"{series.label}: a row every {step:.6g}, but one step of the model is {dt:.6g}. Resample the recording; "
+            "or, if its times are in another unit than those the model was fitted to, pass any_step (--any-step)."
         )

@@ -38,10 +38,10 @@ class OnlineFilter:
 
     def __init__(self, reconstruction: Reconstruction, *, gate: float | None = None, patience: int = 10) -> None:
         model = reconstruction.model
-        self.reconstruction, self.gate, self.patience = reconstruction, gate, patience
+        self.reconstruction = reconstruction
+        self.set_gate(gate, patience)
         self.columns = model_columns(reconstruction)
         self.num_steps = 0
-        self._gate = gate_of(gate, patience)
         self._weights, rest = weights_of(model)
         self._programs = programs(filter_of(reconstruction), rest)
         self._track = before_the_first_row(model, 1)
@@ -71,18 +71,19 @@ class OnlineFilter:
         values = _numbers(observations)
         if values.ndim != 2 or values.shape[1] != self._sizes[0]:
             raise self._misshapen(values)
-        x, found = self._standardised(values), []
+        x = self._standardised(values)
+        found: list[np.ndarray] = []
         for first in range(0, len(x), CHUNK):
             part = x[first : first + CHUNK]
-            rows = np.full((CHUNK, x.shape[1]), np.nan, self._dtype)
-            rows[: len(part)] = part
+            chunk = np.full((CHUNK, x.shape[1]), np.nan, self._dtype)
+            chunk[: len(part)] = part
             self._track, packed = self._programs.many(
-                self._weights, self._gate, self._track, rows, np.int32(len(part))
+                self._weights, self._gate, self._track, chunk, np.int32(len(part))
             )
             found.append(np.asarray(packed)[: len(part)])
             self.num_steps += len(part)
-        packed = np.concatenate(found) if found else np.empty((0, packed_width(*self._sizes)))
-        return Estimate(unpack(packed, *self._sizes), self.reconstruction.scaler)
+        rows = np.concatenate(found) if found else np.empty((0, packed_width(*self._sizes)))
+        return Estimate(unpack(rows, *self._sizes), self.reconstruction.scaler)
 
     def save(self, path: str | Path) -> Path:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""
@@ -91,14 +92,17 @@ class OnlineFilter:
 
     def restore(self, path: str | Path) -> Self:
         """Go on where `save` was called, gate included; the model must be the same."""
-        self._track, facts = read_track(Path(path), self.reconstruction, before_the_first_row(self._model, 1))
-        self.gate, self.patience, self.num_steps = facts["gate"], facts["patience"], facts["num_steps"]
-        self._gate = gate_of(self.gate, self.patience)
+        self._track, facts = read_track(
+            Path(path), self.reconstruction, before_the_first_row(self.reconstruction.model, 1)
+        )
+        self.set_gate(facts["gate"], facts["patience"])
+        self.num_steps = facts["num_steps"]
         return self
 
-    @property
-    def _model(self) -> Any:
-        return self.reconstruction.model
+    def set_gate(self, gate: float | None, patience: int = 10) -> None:
+        """Choose which readings are believed from now on; see the class."""
+        self._gate = gate_of(gate, patience)
+        self.gate, self.patience = gate, patience
 
     def _standardised(self, values: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
         # In float64 before the cast: a large offset would cost digits. Overflow becomes infinite, which is rejected.

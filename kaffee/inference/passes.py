@@ -33,9 +33,7 @@ def filter_rows(model: StateSpaceModel, recursion: Recursion, gate: Gate, x: Flo
 
 
 @eqx.filter_jit
-def belief_at(
-    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], rows: Int[Array, " R"]
-) -> Belief:
+def belief_at(model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], rows: Int[Array, " R"]) -> Belief:
     """The belief of every recording after its own row."""
 
     def body(t: Array, carry: tuple[Track, Belief]) -> tuple[Track, Belief]:

@@ -94,4 +94,5 @@ def packed_width(num_observed: int, latent_dim: int) -> int:
 
 def unpack(packed: Float[np.ndarray, "... K"], num_observed: int, latent_dim: int) -> Row:
     """What `pack` packed."""
-    return Row(*[packed[..., place] for place in places(num_observed, latent_dim)])
+    fields: list[Any] = [packed[..., place] for place in places(num_observed, latent_dim)]
+    return Row(*fields)

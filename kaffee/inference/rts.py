@@ -10,7 +10,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kaffee.gaussian import Belief, relative_jitter
 from kaffee.inference.passes import in_segments
-from kaffee.inference.tracking import Track, advance, before_the_first_row, choose, open_gate, signal_variance, variances
+from kaffee.inference.tracking import (
+    Track,
+    advance,
+    before_the_first_row,
+    choose,
+    open_gate,
+    signal_variance,
+    variances,
+)
 from kaffee.recursion import Recursion, predict
 from kaffee.ssm import StateSpaceModel
 

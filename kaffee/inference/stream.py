@@ -24,8 +24,8 @@ class _TooLong(Line):
 def batches(stream: "IO[bytes] | Interruptible") -> Iterator[list[Line]]:
     """Complete lines, as many as are waiting; blocks only when none is.
 
-    The last line counts even without a line end, unless Ctrl-C cut it off. A line beyond `LONGEST_LINE` is dropped while it is read and comes as
-    one that is `too_long`.
+    The last line counts even without a line end, unless Ctrl-C cut it off. A line beyond `LONGEST_LINE` is dropped as
+    it is read and comes as one that is `too_long`.
     """
     rest, dropping = b"", False
     while True:

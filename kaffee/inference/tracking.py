@@ -159,6 +159,8 @@ def advance(
     return Track(belief, jnp.ones_like(track.started), rejections), row
 
 
-def choose(condition: Bool[Array, " W"], yes: Float[Array, "W ..."], no: Float[Array, "W ..."]) -> Float[Array, "W ..."]:
+def choose(
+    condition: Bool[Array, " W"], yes: Float[Array, "W ..."], no: Float[Array, "W ..."]
+) -> Float[Array, "W ..."]:
     """`where` along the batch axis."""
     return jnp.where(condition.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)

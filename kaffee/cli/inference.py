@@ -1,0 +1,150 @@
+"""`kaffee filter`, `kaffee smooth` and `kaffee impute`: recordings seen through a trained model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kaffee.cli import forecast, recordings
+from kaffee.cli.recordings import (
+    AnyStep,
+    Columns,
+    Files,
+    Json,
+    Latent,
+    Output,
+    Quantiles,
+    RecordingColumn,
+    Run,
+    TimeColumn,
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands that use a trained model."""
+    app.command("filter")(filter_)
+    app.command("smooth")(smooth)
+    app.command("impute")(impute)
+    app.command("forecast")(forecast.forecast)
+    app.command("run-free")(forecast.run_free)
+
+
+def filter_(
+    run: Run,
+    files: Annotated[list[str] | None, typer.Argument(help="Files, each with one or more recordings.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Filter lines from standard input as they come.")] = False,
+    gate: Annotated[
+        float | None, typer.Option(help="Reject readings beyond this chi-square quantile, such as 0.9999.")
+    ] = None,
+    patience: Annotated[int, typer.Option(min=1, help="Rejections in a row after which a column is believed.")] = 10,
+    columns: Columns = None,
+    time_column: TimeColumn = None,
+    recording_column: RecordingColumn = None,
+    any_step: AnyStep = False,
+    quantiles: Quantiles = "0.05,0.95",
+    latent: Latent = False,
+    state: Annotated[
+        Path | None, typer.Option(help="With --follow: go on from the state in this folder, if any, and save it there.")
+    ] = None,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="With --follow: a broken line is no step, instead of a missing one.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Filter recordings: what the model knows at every row, and what it expected to read there.
+
+    Columns for each coordinate x: x_mean, x_std and quantiles of the signal given all readings so far, x_predicted_mean
+    and x_predicted_std of the reading given those before; then log_likelihood and nis.
+
+    With --follow, lines of numbers or JSON come in on standard input and one JSON line for each goes out. Broken lines
+    are reported; the exit code is 3 if there were any.
+    """
+    from kaffee.errors import ConfigError
+
+    if follow:
+        if files or output is not None:
+            raise ConfigError("--follow reads standard input and writes standard output; leave out files and -o.")
+        from kaffee.cli.follow import follow_input
+
+        follow_input(run, gate=gate, patience=patience, state=state, skip_broken=skip_broken, json=json)
+        return
+    if not files or output is None:
+        raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
+    if state is not None or skip_broken:
+        raise ConfigError("--state and --skip-broken belong to --follow.")
+    from kaffee.inference import filter_recordings
+
+    recordings.check_output(output)
+    levels = recordings.levels_of(quantiles)
+    model = recordings.model_at(run)
+    series = recordings.read_recordings(model, files, columns, time_column, recording_column)
+    found = filter_recordings(model, series, gate=gate, patience=patience, any_step=any_step)
+    facts = found.describe()
+    per_entry = facts["log_likelihood_per_entry"]
+    sentence = "no reading to score" if per_entry is None else f"log-likelihood {per_entry:.4f} per reading"
+    recordings.write_table(found.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
+    if facts["rejected"]:
+        typer.echo(f"{facts['rejected']} readings were rejected", err=True)
+    if facts["restarts"]:
+        typer.echo(
+            f"warning: the belief was lost {facts['restarts']} times, in gaps longer than the model can bridge, and "
+            "started anew",
+            err=True,
+        )
+
+
+def smooth(
+    run: Run,
+    files: Files,
+    output: Output,
+    columns: Columns = None,
+    time_column: TimeColumn = None,
+    recording_column: RecordingColumn = None,
+    any_step: AnyStep = False,
+    quantiles: Quantiles = "0.05,0.95",
+    latent: Latent = False,
+    json: Json = False,
+) -> None:
+    """Smooth recordings: what the model knows at every row given all readings before and after it.
+
+    Columns for each coordinate x: x_mean, x_std and quantiles of the signal, without observation noise.
+    """
+    from kaffee.inference import smooth as smooth_recordings
+
+    recordings.check_output(output)
+    levels = recordings.levels_of(quantiles)
+    model = recordings.model_at(run)
+    series = recordings.read_recordings(model, files, columns, time_column, recording_column)
+    found = smooth_recordings(model, series, any_step=any_step)
+    table = found.to_series(levels, latent=latent)
+    recordings.write_table(table, output, found.describe(), json=json, sentence="given all readings")
+
+
+def impute(
+    run: Run,
+    files: Files,
+    output: Output,
+    columns: Columns = None,
+    time_column: TimeColumn = None,
+    recording_column: RecordingColumn = None,
+    any_step: AnyStep = False,
+    quantiles: Quantiles = "0.05,0.95",
+    json: Json = False,
+) -> None:
+    """Fill the gaps of recordings by the smoothed mean, with bands for the readings that are missing.
+
+    Columns for each coordinate x: x itself, x_std and quantiles. Recorded readings stay as they are, with x_std 0.
+    """
+    from kaffee.inference import impute as impute_recordings
+
+    recordings.check_output(output)
+    levels = recordings.levels_of(quantiles)
+    model = recordings.model_at(run)
+    series = recordings.read_recordings(model, files, columns, time_column, recording_column)
+    found = impute_recordings(model, series, any_step=any_step)
+    facts = found.describe()
+    sentence = f"{facts['imputed']} readings imputed ({100 * facts['imputed_fraction']:.1f} %)"
+    recordings.write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)

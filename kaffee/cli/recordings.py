@@ -1,0 +1,96 @@
+"""What the commands on recordings share: a model, files in, a table out."""
+
+import json as json_module
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from kaffee.checkpoint import Reconstruction
+    from kaffee.data import Series
+
+Run = Annotated[Path, typer.Argument(help="Folder of a run, or of a model.")]
+Files = Annotated[list[str], typer.Argument(help="Files, each with one or more recordings.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")]
+Columns = Annotated[
+    str | None, typer.Option(help="Columns that take the place of the model's, in its order, separated by commas.")
+]
+TimeColumn = Annotated[str | None, typer.Option(help="Name of the time column.")]
+RecordingColumn = Annotated[str | None, typer.Option(help="Column that tells recordings apart.")]
+AnyStep = Annotated[bool, typer.Option("--any-step", help="Accept another time step than the model's.")]
+Quantiles = Annotated[str, typer.Option(help="Quantile levels, separated by commas; empty for none.")]
+Latent = Annotated[bool, typer.Option("--latent", help="Latent states, too: z1, z2, ... in standardised units.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")]
+
+
+def model_at(run: Path) -> "Reconstruction":
+    """The model in a folder, or the fitted one of a run."""
+    from kaffee.checkpoint import load
+    from kaffee.errors import CheckpointError
+    from kaffee.runs import RunFolder
+
+    if (run / "model.json").exists():
+        return load(run)
+    method = RunFolder(run).settings().method
+    if not (run / method / "model.json").exists():
+        raise CheckpointError(f"{run} has no finished model yet. First: kaffee resume {run}")
+    return load(run / method)
+
+
+def read_recordings(
+    reconstruction: "Reconstruction",
+    files: list[str],
+    columns: str | None,
+    time_column: str | None,
+    recording_column: str | None,
+) -> "Series":
+    """The recordings in files; columns that are named take the place of the model's."""
+    from kaffee.data import read_series
+    from kaffee.errors import DataError
+    from kaffee.inference.matching import model_columns
+
+    options: dict[str, Any] = {"time_column": time_column, "recording_column": recording_column}
+    wanted = model_columns(reconstruction)
+    if columns is None:
+        return read_series(files, **options)
+    names = [name.strip() for name in columns.split(",")]
+    if len(names) != len(wanted):
+        raise DataError(f"--columns names {len(names)} columns; the model has {len(wanted)}: {', '.join(wanted)}.")
+    return replace(read_series(files, columns=names, **options), columns=wanted)
+
+
+def check_output(output: Path) -> None:
+    """Refuse a file that could not be written, before the work is done."""
+    from kaffee.data.readers import SUFFIXES
+    from kaffee.errors import ConfigError
+
+    if output.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
+
+
+def levels_of(quantiles: str) -> tuple[float, ...]:
+    """Quantile levels from what was typed."""
+    from kaffee.errors import ConfigError
+    from kaffee.inference.columns import check_levels
+
+    try:
+        return check_levels([float(level) for level in quantiles.split(",") if level.strip()])
+    except ValueError:
+        raise ConfigError(
+            f"--quantiles {quantiles}: numbers between 0 and 1 are needed, as in 0.05,0.5,0.95."
+        ) from None
+
+
+def write_table(table: "Series", output: Path, facts: dict[str, Any], *, json: bool, sentence: str) -> None:
+    """Write a result and say so; a .npy file holds the values alone."""
+    from kaffee.data import write_series
+
+    bare = output.suffix.lower() == ".npy"
+    write_series(replace(table, times=None) if bare else table, output)
+    if json:
+        kept = {"output": str(output), **facts, "columns": list(table.columns)}
+        typer.echo(json_module.dumps({**kept, "times": table.times is not None and not bare}, indent=2))
+    else:
+        typer.echo(f"{output}: {table.num_steps} rows x {table.num_coordinates} columns; {sentence}")
