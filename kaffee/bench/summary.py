@@ -134,7 +134,7 @@ def system_tables(
     return [
         Table(
             f"{store.recipe.title}: {metric} by system",
-            ("system", *names),
+            (metric, *names),
             [
                 [system, *[_cell(metric, summaries[row][metric]) for row in names]]
                 for system, summaries in found.items()

@@ -22,7 +22,7 @@ def nochaos_exp2_var20(truth: Cell, cells: Mapping[str, Cell]) -> Figure:
     states = np.array(truth["cloud"], float)
     horizons = list(truth["curves"]["gains"])
     with page_style():
-        figure = Figure(figsize=(WIDTH, 1.95 * len(horizons) + 0.3))
+        figure = Figure(figsize=(WIDTH, 2.1 * len(horizons) + 0.3))
         grid = figure.subplots(len(horizons), len(rows), sharex=True, sharey=True, squeeze=False)
         for axes, horizon in zip(grid, horizons, strict=True):
             reference = _log_gain(truth, horizon)
@@ -31,7 +31,7 @@ def nochaos_exp2_var20(truth: Cell, cells: Mapping[str, Cell]) -> Figure:
                 gain = _log_gain(cell, horizon)
                 dots = axis.scatter(*states.T, c=gain, s=5, linewidths=0, cmap="viridis", vmin=low, vmax=high)
                 median = np.nanmedian(gain)
-                axis.set_title(f"{look.title} (median × {10**median:.2g})")
+                axis.set_title(f"{look.title}\nmedian × {10**median:.2g}")
             axes[0].set_ylabel(f"after {horizon} step{'s' if int(horizon) > 1 else ''}\nv (data units)")
             label = f"log$_{{10}}$ tr Σ$_{{{horizon}}}$ / tr Σ$_0$"
             figure.colorbar(dots, ax=list(axes), label=label, extend="both", pad=0.01, fraction=0.03)

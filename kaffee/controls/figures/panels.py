@@ -88,5 +88,4 @@ def shared_legend(figure: Figure, names: tuple[str, ...], **markers: Any) -> Non
 def letter(axes: Any) -> None:
     """Panels are a, b, c, ..."""
     for index, axis in enumerate(axes):
-        axis.set_title(f"{chr(ord('a') + index)}  {axis.get_title()}", loc="left")
-        axis.set_title("")
+        axis.set_title(f"{chr(ord('a') + index)}  {axis.get_title('left')}")
