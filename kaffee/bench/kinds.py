@@ -71,6 +71,7 @@ def measure_gap(store: ResultStore, cell: Cell) -> Measurement:
         fixed_score(prior, reference.standard_train, method, adaptation),
         Certifier.from_reference(reference, method.filter),
         every=adaptation.schedule.report_every,
+        last=adaptation.schedule.num_updates,
     )
     (store.cell_folder(cell) / "model.json").unlink(missing_ok=True)  # a stored model has no log
     trained = trained_model(store, cell, reference, watcher=log)

@@ -13,7 +13,8 @@ from kaffee.tables import Table
 JSON_FIELDS = ("median", "se", "n", "diverged", "paper", "paper_se")
 LARGER_IS_BETTER = {"g_tan"}
 # Numbers of runs, which are added up over seeds.
-COUNTED = ("diverged_core", "diverged_stoch", "returns", "at_rest")
+OF_SEEDS = ("returns", "at_rest", "gap")
+COUNTED = ("diverged_core", "diverged_stoch", *OF_SEEDS)
 
 
 def median_with_error(values: list[float]) -> tuple[float, float]:
@@ -33,7 +34,8 @@ class Summary:
     Attributes:
         n: Finite seeds that entered.
         reference_se: Standard error of the reference that the number is measured against, where that is an estimate.
-        diverged: Seeds whose run diverged, so that the number does not exist; of the metrics in COUNTED the sum.
+        diverged: Seeds whose run diverged, so that the number does not exist.
+        count: Of the metrics in COUNTED the sum over seeds.
     """
 
     median: float | None
@@ -43,6 +45,7 @@ class Summary:
     paper: float | None
     paper_se: float | None
     reference_se: float = 0.0
+    count: int | None = None
 
     def verdict(self, metric: str) -> str:
         """'agrees' within two combined standard errors, else 'better' or 'worse'; empty without a paper number.
@@ -82,25 +85,26 @@ def _value(record: dict[str, Any], metric: str) -> float | None:
 def _summary(metric: str, records: list[dict[str, Any]], paper: tuple[float, float] | None) -> Summary:
     values = [float(value) for record in records if (value := _value(record, metric)) is not None]
     kind = "stoch" if metric.endswith("_stoch") else "core" if metric.endswith("_core") else None
-    diverged = 0
+    diverged, count = 0, None
     if metric in COUNTED:
-        diverged = int(sum(values))
+        count = int(sum(values)) if values else None
+        diverged = count or 0 if metric.startswith("diverged_") else 0
     elif kind is not None:
         diverged = sum(bool((record.get("extra") or {}).get(f"diverged_at_{kind}")) for record in records)
     median, se = median_with_error(values) if values else (None, None)
     errors = [_value(record, "h_reference_error") or 0.0 for record in records] if metric.startswith("dh_") else []
     expected, expected_se = paper or (None, None)
-    return Summary(median, se, len(values), diverged, expected, expected_se, max(errors, default=0.0))
+    return Summary(median, se, len(values), diverged, expected, expected_se, max(errors, default=0.0), count)
 
 
 def to_json(summaries: dict[str, dict[str, Summary]]) -> dict[str, Any]:
-    """`{"rows": {row: {metric: {"median", "se", "n", "diverged", "paper", "paper_se"}}}}`."""
-    return {
-        "rows": {
-            row: {m: {name: getattr(s, name) for name in JSON_FIELDS} for m, s in metrics.items()}
-            for row, metrics in summaries.items()
-        }
-    }
+    """`{"rows": {row: {metric: {"median", "se", "n", "diverged", "paper", "paper_se"}}}}`; "count" where one is."""
+
+    def fields(summary: Summary) -> dict[str, Any]:
+        found = {name: getattr(summary, name) for name in JSON_FIELDS}
+        return found if summary.count is None else {**found, "count": summary.count}
+
+    return {"rows": {row: {m: fields(s) for m, s in metrics.items()} for row, metrics in summaries.items()}}
 
 
 def to_table(store: ResultStore, summaries: dict[str, dict[str, Summary]], *, against_paper: bool) -> Table:
@@ -146,8 +150,8 @@ def system_tables(
 
 
 def _cell(metric: str, summary: Summary) -> str:
-    if metric in COUNTED and summary.n:
-        return str(summary.diverged)
+    if summary.count is not None:
+        return f"{summary.count} of {summary.n}" if metric in OF_SEEDS else str(summary.count)
     if summary.median is None:
         return "–" if not summary.diverged else f"({summary.diverged})"
     mark = f" ({summary.diverged})" if summary.diverged else ""

@@ -63,6 +63,7 @@ def dpc(
             fixed_score(model, standard, chosen, adaptation),
             _certifier(source, settings, standard, scaler, chosen.filter),
             every=every,
+            last=adaptation.schedule.num_updates,
             inner=progress.watcher(f"Adaptation ({settings.method})", adaptation.schedule.num_updates),
         )
         adapt(model, standard, chosen, adaptation, seed=settings.seed, watcher=log)

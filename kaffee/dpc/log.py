@@ -22,6 +22,7 @@ class GapLog(Watcher):
 
     Attributes:
         entries: What was seen so far.
+        last: The number of updates of the run, after which it looks in any case.
     """
 
     def __init__(
@@ -30,11 +31,12 @@ class GapLog(Watcher):
         losses: Callable[[StateSpaceModel], Mapping[str, Measured]],
         *,
         every: int,
+        last: int | None = None,
         inner: Watcher | None = None,
     ) -> None:
         if every < 1:
             raise ConfigError(f"A gap log looks every 1, 2, ... updates, not every {every}.")
-        self.score, self.losses, self.every = score, losses, every
+        self.score, self.losses, self.every, self.last = score, losses, every, last
         self.inner = inner or Watcher()
         self.entries: list[Entry] = []
 
@@ -46,7 +48,7 @@ class GapLog(Watcher):
 
     def visited(self, update: int, model: StateSpaceModel) -> None:
         self.inner.visited(update, model)
-        if update % self.every == 0:
+        if update % self.every == 0 or update == self.last:
             self.entries.append(Entry(update, self.score(model), dict(self.losses(model))))
 
 

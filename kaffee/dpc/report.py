@@ -33,7 +33,9 @@ def describe(entries: Sequence[Entry], *, significance: float = 2.0) -> list[str
         losses = ", ".join(f"{g.loss} by {g.loss_change:.3f}" for g in whole)
         lines.append(f"DPC gap over the whole run: S_H fell while these rose: {losses}.")
     elif last.score < first.score:
-        lines.append("No DPC gap over the whole run: no certification loss rose.")
+        lines.append(
+            f"No DPC gap over the whole run: no certification loss rose by more than {significance:g} standard errors."
+        )
     else:
         worse = [n for n, m in last.losses.items() if m.value > first.losses[n].value]
         tail = f" although {', '.join(worse)} rose" if worse else ""

@@ -72,8 +72,8 @@ def test_returns_are_counted(store):
     for seed, returns in enumerate((True, False, True)):
         store.write(Cell("kaffee", seed, "van_der_pol"), {"error": None, "returns": returns, "at_rest": False})
     found = summarise(store, ("returns", "at_rest"), "van_der_pol")["kaffee"]
-    assert (found["returns"].diverged, found["returns"].n) == (2, 3)
-    assert found["at_rest"].diverged == 0
+    assert (found["returns"].count, found["returns"].n, found["returns"].diverged) == (2, 3, 0)
+    assert found["at_rest"].count == 0
 
 
 def test_figures_need_cells(store):

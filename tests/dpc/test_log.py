@@ -31,10 +31,10 @@ def test_a_log_looks_every_k_updates_and_changes_nothing():
         def advanced(self, update, loss, skipped):
             seen.append(update)
 
-    log = GapLog(lambda m: float(jnp.sum(m.core.W)), lambda m: {"D": Measured(1.0)}, every=4, inner=Inner())
+    log = GapLog(lambda m: float(jnp.sum(m.core.W)), lambda m: {"D": Measured(1.0)}, every=4, last=6, inner=Inner())
     watched = adapt(small_model(), standard_series(), KAFFEE, SETTINGS, seed=0, watcher=log)
     plain = adapt(small_model(), standard_series(), KAFFEE, SETTINGS, seed=0)
-    assert [e.update for e in log.entries] == [0, 4]
+    assert [e.update for e in log.entries] == [0, 4, 6]
     assert seen == [2, 4, 6]
     assert log.entries[0] == Entry(0, float(jnp.sum(small_model().core.W)), {"D": Measured(1.0)})
     np.testing.assert_array_equal(watched.model.core.W, plain.model.core.W)
