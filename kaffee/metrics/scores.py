@@ -51,7 +51,7 @@ def ensemble_crps(ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.nd
 
         1/K sum_k |x_k - y| - 1/(2 K^2) sum_k sum_l |x_k - x_l|
 
-    The double sum is computed from sorted members in O(K log K): sum_kl |x_k - x_l| = 2 sum_k (2k - K - 1) x_(k).
+    The double sum is computed from sorted members in O(K log K): `sum_kl |x_k - x_l| = 2 sum_k (2k - K - 1) x_(k)`.
 
     >>> ensemble_crps(np.array([[0.0], [2.0]]), np.array([1.0]))
     0.5
@@ -65,7 +65,7 @@ def ensemble_crps(ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.nd
 
 @_tolerant
 def ensemble_rmse(ensemble: Float[np.ndarray, "K S N"], reference: Float[np.ndarray, "S N"]) -> float:
-    """RMSE of the ensemble mean, averaged over starts (Eq. rmse_10): E_t sqrt(|xbar - x*|^2 / N).
+    """RMSE of the ensemble mean, averaged over starts (Eq. rmse_10): `E_t sqrt(|xbar - x*|^2 / N)`.
 
     >>> ensemble_rmse(np.array([[[0.0, 0.0]], [[2.0, 2.0]]]), np.array([[4.0, 1.0]]))
     2.1213203435596424
