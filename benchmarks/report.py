@@ -54,6 +54,10 @@ def print_report(results: dict[str, Any], console: Console | None = None) -> Non
         rows = [[name, *(_number(value) for value in entry.values())] for name, entry in cases.items()]
         title = f"Free runs of {results['rollouts']['num_steps']} steps, seconds"
         console.print(_table(title, ["", "kaffee", "torch (extrapolated)"], rows))
+    if "dynamix_rollout" in results:
+        console.print(_timed("One step of DynaMix's free run", results["dynamix_rollout_detail"]))
+    if "dynamix_update" in results:
+        console.print(_timed("One in-context update of DynaMix", results["dynamix_update_detail"]))
     if "scaling" in results:
         rows = [
             [M, *(_number(results["scaling_detail"][M].get(key)) for key in ("median", "added_mb", "xla_temporary_mb"))]

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import ekf_gradient, ekf_plain_jax, scaling, speed, timing
+from benchmarks import dynamix, ekf_gradient, ekf_plain_jax, scaling, speed, timing
 from benchmarks.problem import PARAMETERS, Size, make_problem
 
 SMALL = Size(latent=12, observed=5, windows=3, steps=6)
@@ -80,6 +80,56 @@ def test_teacher_forcing_makes_the_same_updates_as_torch(problem):
     # RAdam of optax mixes types in ways that JAX's strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
         assert teacher_forcing.disagreement(problem, 10, forcing) < 1e-4
+
+
+def test_dynamix_makes_the_same_steps_and_updates_as_torch():
+    pytest.importorskip("torch")
+    problem = dynamix.make_problem(dynamix.QUICK)
+    assert dynamix.rollout_disagreement(problem) < 1e-5
+    # Adam of optax mixes types in ways that JAX's strict promotion refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        assert dynamix.update_disagreement(problem) < dynamix.TOLERANCE
+
+
+def test_dynamix_is_measured_without_torch_too(monkeypatch, capsys):
+    def missing(*arguments):
+        raise ImportError("No module named 'torch'")
+
+    monkeypatch.setattr(dynamix, "TorchDynaMix", missing)
+    found = dynamix.measure_rollout(dynamix.QUICK, 2)
+    assert found["dynamix_rollout"]["kaffee"] > 0
+    assert found["dynamix_rollout"]["torch"] is None
+    assert found["ratios"]["dynamix_rollout"]["torch"] is None
+    assert "[bench]" in capsys.readouterr().err
+
+
+def test_a_peer_of_dynamix_that_disagrees_is_not_timed():
+    with pytest.raises(AssertionError, match="dynamix_update: PyTorch disagrees"):
+        dynamix._measure("dynamix_update", (list, 1), lambda: (list, 1), lambda: 0.1, 1)
+
+
+def test_single_sections_keep_the_others_of_a_file(tmp_path, monkeypatch):
+    def section(name, **_):
+        return {name: {"kaffee": 1.0}, f"{name}_detail": {"kaffee": {"median": 1.0}}, "ratios": {name: {"torch": None}}}
+
+    monkeypatch.setattr(speed, "run_section", section)
+    path = tmp_path / "speed.json"
+    old = {
+        "machine": "other",
+        "ratios": {"rollouts": {}},
+        "rollouts": {"num_steps": 3},
+        "dynamix_update": {"kaffee": 9},
+    }
+    path.write_text(json.dumps(old), encoding="utf-8")
+    speed.main(["--quick", "--only", "dynamix_rollout,dynamix_update", "--output", str(path)])
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert written["machine"] == "other"
+    assert written["rollouts"] == {"num_steps": 3}
+    assert written["dynamix_update"] == {"kaffee": 1.0}
+    assert set(written["ratios"]) == {"rollouts", "dynamix_rollout", "dynamix_update"}
+    assert written["apart"]["dynamix_update"]["settings"]["quick"]
+    with pytest.raises(SystemExit):
+        speed.main(["--only", "coffee"])
 
 
 def test_timing_takes_turns():

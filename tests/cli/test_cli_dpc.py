@@ -21,7 +21,7 @@ def test_a_simulated_run_is_certified_against_its_truth(kaffee, copy):
     result = kaffee("dpc", copy, "--every", 2, "--quiet", "--json", "--significance", 0)
     assert result.exit_code == 0, result.exception
     log = json.loads(result.stdout)
-    assert [entry["update"] for entry in log["entries"]] == [0, 2, 4]
+    assert [entry["update"] for entry in log["entries"]] == [0, 2, 4, 5]
     assert set(log["entries"][0]["losses"]) == {"d_stsp_core", "d_h_core", "d_stsp_stoch", "dh_core", "blindness"}
     assert json.loads((copy / "dpc-kaffee.json").read_text()) == log
     assert (copy / "dpc-kaffee.png").read_bytes().startswith(b"\x89PNG")

@@ -92,7 +92,7 @@ def test_figures_are_labelled_and_draw_the_cells(spiral, van_der_pol):
     for figure, num_axes in figures.values():
         figure.canvas.draw()
         assert len(figure.axes) == num_axes
-        assert all(axis.get_ylabel() or axis.get_xlabel() or axis.get_title() for axis in figure.axes)
+        assert all(axis.get_ylabel() or axis.get_xlabel() or axis.get_title("left") for axis in figure.axes)
     radii = figures["main"][0].axes[1].lines[0].get_ydata()
     np.testing.assert_array_equal(radii, spiral["noisy_state_1"]["curves"]["radii"])
     core = figures["rollout"][0].axes[2].lines[2].get_xydata()
