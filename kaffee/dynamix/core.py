@@ -181,7 +181,9 @@ class DynaMix(Core):
         """F(z) and J(z); the gate is evaluated once for both."""
         if self.tangent == "mixture":
             w = self._weights(z, eps)
-            return w @ self._experts(z), self._mixture(z, jax.lax.stop_gradient(w))
+            J = self._mixture(z, jax.lax.stop_gradient(w))
+            # F(z) = J z + sum_k w_k h_k, as phi(z) = D(z) z; the weights of this J are constants to gradients.
+            return w @ self._experts(z) if self.train_gate else J @ z + w @ self.h, J
         gating, context = self._gate()
         w, dw = gating.linearise(z, eps, context)
         f = self._experts(z)
@@ -224,7 +226,8 @@ class DynaMix(Core):
         self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]
     ) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
         mean, J = self.linearise(z)
-        return mean, J @ covariance @ J.mT
+        # The barrier keeps the transpose a plain array: without it the product takes a slow path on CPUs.
+        return mean, J @ covariance @ jax.lax.optimization_barrier(J.mT)
 
     def _pull_back(self, function: Callable[..., Any], z: Array, with_core: bool) -> tuple[Any, Callable[..., Any]]:
         """Values of function(core, z) and its vjp to (core, z); the noise is no part of the core's cotangent."""
@@ -253,10 +256,34 @@ class DynaMix(Core):
         with_core: bool,
     ) -> MomentCotangents:
         """As in `Core`, with the gate evaluated once for mean and Jacobian."""
+        if self.tangent == "mixture" and not self.train_gate:
+            return self._pull_back_mixture(z, covariance, mean_bar, covariance_bar, with_core=with_core)
         (_, J), vjp = self._pull_back(lambda core, z_: core.linearise(z_), z, with_core)
         T = covariance_bar @ J
         core_bar, z_bar = vjp((mean_bar, 2.0 * T @ covariance))
         return MomentCotangents(core_bar, z_bar, J.mT @ T)
+
+    def _pull_back_mixture(
+        self, z: Array, covariance: Array, mean_bar: Array, covariance_bar: Array, *, with_core: bool
+    ) -> MomentCotangents:
+        """`pull_back_moments` where w is a constant, so that F(z) = J z + sum_k w_k h_k with J piecewise constant.
+
+        G = J_bar + F_bar z',   W_k-bar = sum_b w_bk G_b D(z_b),   A_k-bar = sum_b w_bk diag(G_b),   z_bar = J' F_bar
+        """
+        eps, axis = self._eps(z)
+        w = jax.vmap(self._weights, in_axes=(0, axis))(z, eps)
+        J = jax.vmap(self._mixture)(z, w)
+        # The barrier keeps the transpose a plain array: without it the product takes a slow path on CPUs.
+        T, Jt = covariance_bar @ J, jax.lax.optimization_barrier(J.mT)
+        z_bar, covariance_bar = jnp.einsum("bji,bi->bj", Jt, mean_bar), Jt @ T
+        if not with_core:
+            return MomentCotangents(None, z_bar, covariance_bar)
+        G = 2.0 * T @ covariance + mean_bar[:, :, None] * z[:, None, :]
+        d = jax.vmap(lambda z_: self._activation(z_, gates.slope, jnp.ones_like))(z)
+        W_bar = jnp.reshape(w.T @ jnp.reshape(G * d[:, None, :], (len(z), -1)), self.W.shape)
+        bars = (w.T @ jnp.diagonal(G, axis1=1, axis2=2), W_bar, w.T @ mean_bar)
+        zeros = jax.tree.map(jnp.zeros_like, eqx.filter(self.without_noise(), eqx.is_inexact_array))
+        return MomentCotangents(eqx.tree_at(lambda c: (c.A, c.W, c.h), zeros, bars), z_bar, covariance_bar)
 
     def hyperparameters(self) -> dict[str, Any]:
         if self.noise is not None:

@@ -11,6 +11,7 @@ For context frames c_1..c_T and K = T - 1 (the last frame has no successor to be
 Frames and features are stored as (N, K): sums over time then run over contiguous memory.
 """
 
+from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -97,11 +98,12 @@ class Gating(eqx.Module):
     ) -> tuple[Float[Array, " N"], Float[Array, " K"], Float[Array, " N"]]:
         """q, a and u."""
         q = self.D @ z + self.sigma * eps
-        distance = jnp.sum(jnp.abs(context.frames - q[:, None]), axis=0)
-        nearest = jax.lax.stop_gradient(jnp.min(distance))  # cancels in the softmax, which it keeps from overflowing
+        # Written out: a reduction over N would leave the compiler's fused loop, which takes twice as long.
+        distance = reduce(jnp.add, [jnp.abs(frame - x) for frame, x in zip(context.frames, q, strict=True)])
+        nearest = _least(jax.lax.stop_gradient(distance))  # cancels in the softmax, which it keeps from overflowing
         a = jnp.exp((nearest - distance) / jnp.abs(self.attention_temperature))
-        total = jnp.sum(a)
-        return q, a / total, (context.features @ a) / total
+        sums = jnp.concatenate([context.features, jnp.ones_like(distance)[None]]) @ a
+        return q, a / sums[-1], sums[:-1] / sums[-1]
 
     def _mix(self, u: Float[Array, " N"], z: Float[Array, " M"]) -> tuple[Float[Array, " H"], Float[Array, " E"]]:
         """What enters the hidden layer's ReLU, and w."""
@@ -132,3 +134,15 @@ class Gating(eqx.Module):
         open_ = (hidden > 0).astype(z.dtype)
         ds = -(self.output_weight * open_) @ inner / jnp.abs(self.expert_temperature)
         return w, w[:, None] * (ds - w @ ds)
+
+
+def _least(values: Float[Array, " K"]) -> Float[Array, ""]:
+    """The minimum, by halves that may overlap: XLA vectorises these on CPUs, but not one reduction of a long array.
+
+    >>> float(_least(jnp.arange(40.0)[::-1]))
+    0.0
+    """
+    while (n := len(values)) > 16:
+        half = (n + 1) // 2
+        values = jnp.minimum(values[:half], values[n - half :])
+    return jnp.min(values)
