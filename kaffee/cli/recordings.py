@@ -76,11 +76,12 @@ def levels_of(quantiles: str) -> tuple[float, ...]:
     from kaffee.inference.columns import check_levels
 
     try:
-        return check_levels([float(level) for level in quantiles.split(",") if level.strip()])
+        levels = [float(level) for level in quantiles.split(",") if level.strip()]
     except ValueError:
         raise ConfigError(
             f"--quantiles {quantiles}: numbers between 0 and 1 are needed, as in 0.05,0.5,0.95."
         ) from None
+    return check_levels(levels)
 
 
 def write_table(table: "Series", output: Path, facts: dict[str, Any], *, json: bool, sentence: str) -> None:

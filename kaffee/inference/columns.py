@@ -22,7 +22,8 @@ def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
 
 
 def quantile_name(level: float) -> str:
-    """
+    """How a column of quantiles ends.
+
     >>> [quantile_name(level) for level in (0.05, 0.5, 0.025, 0.95)]
     ['q05', 'q50', 'q025', 'q95']
     """

@@ -23,4 +23,4 @@ def gate_of(quantile: float | None, patience: int = 10) -> Gate:
         raise ConfigError(f"The gate is a quantile between 0 and 1, such as 0.9999; not {quantile:g}.")
     if patience < 1:
         raise ConfigError(f"The gate's patience is at least 1 reading, not {patience}.")
-    return Gate(jnp.asarray(chdtri(1.0, 1.0 - quantile)), jnp.asarray(patience, jnp.int32))
+    return Gate(jnp.asarray(chdtri(1.0, 1.0 - quantile), jnp.float32), jnp.asarray(patience, jnp.int32))

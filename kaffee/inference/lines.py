@@ -105,7 +105,7 @@ class LineReader:
             raise BrokenLine(f"not JSON ({str(error)[:80]})") from error
         if isinstance(value, list):
             if len(value) != len(self.columns):
-                raise BrokenLine(f"{len(value)} values, but the model has {len(self.columns)} columns")
+                raise BrokenLine(f"{len(value)} values in the array, but the model has {len(self.columns)} columns")
             return Reading([_json_number(v, name) for v, name in zip(value, self.columns, strict=True)])
         if not any(name in value for name in self.columns):
             raise BrokenLine(f"none of the model's columns ({', '.join(self.columns)}) in it")

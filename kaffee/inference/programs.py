@@ -23,10 +23,12 @@ CHUNK = 256
 
 
 class Programs(NamedTuple):
-    """Attributes:
-    one: (weights, gate, track, x) -> (track, packed row).
-    many: (weights, gate, track, xs, count) -> (track, packed rows), of which the first `count` are filled. The loop's
-        body does not know how many rows there are, so results do not depend on how rows arrive.
+    """Compiled for one structure of models.
+
+    Attributes:
+        one: (weights, gate, track, x) -> (track, packed row).
+        many: (weights, gate, track, xs, count) -> (track, packed rows), of which the first `count` are filled. The
+            loop's body does not know how many rows there are, so results do not depend on how rows arrive.
     """
 
     one: Callable[..., tuple[Track, Array]]

@@ -81,7 +81,7 @@ class Row(NamedTuple):
 
 def open_gate() -> Gate:
     """The gate that lets every plausible reading pass."""
-    return Gate(jnp.asarray(jnp.inf), jnp.asarray(0, jnp.int32))
+    return Gate(jnp.asarray(jnp.inf, jnp.float32), jnp.asarray(0, jnp.int32))
 
 
 def before_the_first_row(model: StateSpaceModel, num_tracks: int) -> Track:
@@ -119,7 +119,8 @@ def advance(
     predicted = predict(model.core, Gamma, track.belief, transport=recursion.transport)
     predicted_signal = signal_variance(observation, predicted.covariance)
     residual = x - observation.observe(predicted.mean)
-    usable = track.started[:, None] & jnp.isfinite(predicted_signal)
+    finite = jnp.isfinite(jnp.sum(predicted.mean, axis=1) + jnp.sum(predicted_signal, axis=1))
+    usable = (track.started & finite)[:, None]
 
     present = ~jnp.isnan(x)
     plausible = jnp.isfinite(x) & (jnp.abs(x) < ABSURD)

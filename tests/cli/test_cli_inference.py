@@ -1,0 +1,197 @@
+"""`kaffee filter`, `smooth`, `impute`, `forecast` and `run-free` on files, and `filter --follow` in a real pipe."""
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import typer
+from small import DT, gappy_series, small_model, small_settings
+from typer.testing import CliRunner
+
+from kaffee.checkpoint import Reconstruction
+from kaffee.cli import inference
+from kaffee.data import Scaler, read_series, write_series
+from kaffee.errors import KaffeeError
+from kaffee.inference import filter_recordings, impute
+from kaffee.runs import RunFolder
+
+COMMAND = "import typer\nfrom kaffee.cli import inference\napp = typer.Typer()\ninference.add_to(app)\napp()\n"
+
+
+@pytest.fixture(scope="session")
+def command():
+    """Run a command in this process."""
+    app = typer.Typer()
+    inference.add_to(app)
+
+    def call(*arguments, content=None):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], input=content)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def refused(command):
+    def call(*arguments):
+        result = command(*arguments)
+        assert isinstance(result.exception, KaffeeError), result.exception
+        assert result.stdout == ""
+        return str(result.exception)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def reconstruction():
+    series = gappy_series()
+    return Reconstruction(small_model(), Scaler.fit(series), series.columns, DT, "kaffee")
+
+
+@pytest.fixture(scope="session")
+def trained(reconstruction, tmp_path_factory):
+    """A run whose stages nobody trained."""
+    folder = tmp_path_factory.mktemp("inference") / "run"
+    RunFolder(folder).open(small_settings(), {"source": None, "fingerprint": "none"})
+    reconstruction.save(folder / "kaffee")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def file(tmp_path_factory):
+    return write_series(gappy_series(), tmp_path_factory.mktemp("files") / "gappy.csv")
+
+
+def test_filter_writes_what_the_library_finds_with_times_and_recordings(
+    command, trained, reconstruction, file, tmp_path
+):
+    output = tmp_path / "out.csv"
+    result = command("filter", trained, file, "-o", output, "--quantiles", "0.05,0.5", "--json")
+    assert result.exit_code == 0, result.exception
+    expected = filter_recordings(reconstruction, gappy_series()).to_series([0.05, 0.5])
+    assert read_series(output) == expected
+    facts = json.loads(result.stdout)
+    assert facts["columns"][:4] == ["left_mean", "left_std", "left_q05", "left_q50"]
+    assert (facts["recordings"], facts["steps"], facts["times"]) == (3, 175, True)
+
+
+def test_impute_keeps_readings_and_the_folder_of_a_model_is_enough(command, trained, reconstruction, file, tmp_path):
+    output = tmp_path / "out.parquet"
+    result = command("impute", trained / "kaffee", file, "-o", output)
+    assert result.exit_code == 0, result.exception
+    assert "readings imputed (" in result.stdout
+    assert read_series(output) == impute(reconstruction, gappy_series()).to_series()
+
+
+def test_smooth_takes_columns_in_place_of_the_models_and_npy_drops_times(command, trained, tmp_path):
+    series = gappy_series()
+    renamed = type(series)(series.recordings[:1], ("a", "b"), series.times[:1])
+    path = write_series(renamed, tmp_path / "in.npz")
+    result = command("smooth", trained, path, "-o", tmp_path / "out.npy", "--columns", "a,b", "--latent", "--json")
+    assert result.exit_code == 0, result.exception
+    facts = json.loads(result.stdout)
+    assert not facts["times"]
+    assert np.load(tmp_path / "out.npy").shape == (90, len(facts["columns"]))
+    assert facts["columns"][-1] == "z4_std"
+
+
+def test_forecast_goes_on_in_time(command, trained, file, tmp_path):
+    output = tmp_path / "out.csv"
+    result = command("forecast", trained, file, "-o", output, "--steps", 5, "--members", 20, "--at", "5", "--json")
+    assert result.exit_code == 0, result.exception
+    facts = json.loads(result.stdout)
+    assert (facts["recordings"], facts["members"], facts["seed"]) == ([0, 1, 2], 20, 0)
+    table = read_series(output)
+    assert table.columns[:3] == ("left_mean", "left_std", "left_q05")
+    np.testing.assert_allclose(table.times[0], 5 + DT * np.arange(1, 6))
+
+
+def test_run_free_writes_runs_of_the_model(command, trained, tmp_path):
+    output = tmp_path / "out.csv"
+    result = command("run-free", trained, "-o", output, "--steps", 30, "--runs", 2, "--no-shell")
+    assert result.exit_code == 0, result.exception
+    assert "none of 2 rollouts diverged" in result.stdout
+    assert read_series(output).lengths == (30, 30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["smooth", "RUN", "nothing.csv", "-o", "out.csv"], "nothing.csv: no such file"),
+        (["smooth", "RUN", "EMPTY", "-o", "out.csv"], "the file is empty"),
+        (["smooth", "RUN", "OTHER", "-o", "out.csv"], "the model needs 'left', 'right', but 'left' is not among"),
+        (["smooth", "RUN", "SLOW", "-o", "out.csv"], "a row every 1, but one step of the model is 0.25"),
+        (["smooth", "RUN", "FILE", "-o", "out.xls"], "cannot write '.xls'"),
+        (["smooth", "RUN", "FILE", "-o", "out.csv", "--columns", "left"], "--columns names 1 columns; the model has 2"),
+        (["smooth", "RUN", "FILE", "-o", "out.csv", "--quantiles", "5,95"], "quantile level lies between 0 and 1"),
+        (["smooth", "RUN", "FILE", "-o", "out.csv", "--quantiles", "low"], "numbers between 0 and 1 are needed"),
+        (["smooth", "NOWHERE", "FILE", "-o", "out.csv"], "There is no run at"),
+        (["filter", "RUN", "FILE"], "Name a recording and an output"),
+        (["filter", "RUN", "FILE", "--follow"], "leave out files and -o"),
+        (["filter", "RUN", "FILE", "-o", "out.csv", "--skip-broken"], "belong to --follow"),
+        (["forecast", "RUN", "FILE", "-o", "out.csv", "--at", "noon"], "neither a number nor an ISO 8601 time"),
+        (["forecast", "RUN", "FILE", "-o", "out.csv", "--at", "1999-01-01"], "no recording covers the time"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(refused, trained, file, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    places = {"RUN": trained, "FILE": file, "NOWHERE": tmp_path / "nowhere"}
+    for name, text in (("EMPTY", ""), ("OTHER", "up,right\n1,2\n3,4\n"), ("SLOW", "t,left,right\n0,1,2\n1,3,4\n")):
+        places[name] = tmp_path / f"{name.lower()}.csv"
+        places[name].write_text(text)
+    assert message in refused(*[places.get(argument, argument) for argument in arguments])
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_follow_reports_broken_lines_and_goes_on_from_its_state(command, trained, tmp_path):
+    lines = [f"{10 + i % 3},{11 - i % 2}" for i in range(20)]
+    lines[7] = "garbage"
+    whole = command("filter", trained, "--follow", "--json", content="\n".join(lines))
+    assert whole.exit_code == 3
+    assert "line 8: 1 cell, but the model (left, right) has 2" in whole.stderr
+    assert json.loads(whole.stderr.splitlines()[-1])["broken"] == 1
+    state = tmp_path / "state"
+    first = command("filter", trained, "--follow", "--state", state, content="\n".join(lines[:10]))
+    second = command("filter", trained, "--follow", "--state", state, content="\n".join(lines[10:]))
+    assert (first.exit_code, second.exit_code) == (3, 0)
+    means = [json.loads(line)["left_mean"] for line in (first.stdout + second.stdout).splitlines()]
+    assert means == [json.loads(line)["left_mean"] for line in whole.stdout.splitlines()]
+
+
+@pytest.fixture
+def pipe(trained):
+    """The real thing: a process with pipes at both ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "filter", str(trained), "--follow"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    yield process
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        with suppress(BrokenPipeError):
+            stream.close()
+
+
+def test_every_line_is_answered_at_once_and_ctrl_c_ends_well(pipe):
+    for n, line in enumerate((b"10,11\n", b"nan,11\n"), start=1):
+        pipe.stdin.write(line)
+        pipe.stdin.flush()
+        assert json.loads(pipe.stdout.readline())["line"] == n
+    pipe.send_signal(signal.SIGINT)
+    assert pipe.wait(timeout=120) == 0
+    assert pipe.stderr.read() == b""
+
+
+def test_a_reader_that_leaves_ends_well(pipe):
+    pipe.stdout.close()
+    with suppress(BrokenPipeError):
+        pipe.stdin.write(b"10,11\n" * 20_000)
+        pipe.stdin.close()
+    assert pipe.wait(timeout=120) == 0
+    assert pipe.stderr.read() == b""

@@ -1,0 +1,139 @@
+"""Whole recordings: the numbers of `run_filter`, in data units, beside their times."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inference.problems import COLUMNS, DT, SCALER, linear_model, reconstruct, recordings
+from kaffee.checks import filter_series
+from kaffee.data import Series, read_series, write_series
+from kaffee.errors import ConfigError, DataError
+from kaffee.inference import filter_recordings
+
+
+@pytest.fixture(scope="module")
+def reconstruction():
+    return reconstruct(linear_model(dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def filtered(reconstruction):
+    return filter_recordings(reconstruction, recordings())
+
+
+def test_moments_are_those_of_the_one_filter(reconstruction, filtered):
+    series = recordings()
+    plain, _, _ = filter_series(reconstruction, series)
+    for r, (estimate, length) in enumerate(zip(filtered.estimates, series.lengths, strict=True)):
+        rows = slice(0, length - 1)
+        close = {"rtol": 1e-5, "atol": 1e-5}
+        np.testing.assert_allclose(estimate.state_mean[1:], plain.mean[r, rows], **close)
+        np.testing.assert_allclose(estimate.state_std[1:], plain.std[r, rows], **close)
+        scale = SCALER.scale
+        np.testing.assert_allclose(estimate.std[1:] / scale, plain.signal_std[r, rows], **close)
+        standard = SCALER.transform(estimate.predicted_mean[1:])
+        np.testing.assert_allclose(standard, plain.predicted_mean[r, rows], **close)
+        np.testing.assert_allclose(estimate.predicted_std[1:] / scale, plain.predicted_std[r, rows], **close)
+        np.testing.assert_allclose(estimate.nis[1:], plain.nis[r, rows], rtol=1e-4, atol=1e-4)
+        # a density per data unit instead of one per standard deviation
+        seen = ~np.isnan(series.recordings[r])[1:]
+        expected = -np.asarray(plain.nll[r, rows]) - seen @ np.log(scale)
+        np.testing.assert_allclose(estimate.log_likelihood[1:], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_first_row_anchors_and_is_not_scored(filtered):
+    estimate = filtered.estimates[0]
+    np.testing.assert_allclose(estimate.mean[0], SCALER.mean, rtol=1e-6)
+    assert estimate.restarted.tolist() == [True] + [False] * 16
+    for values in (estimate.predicted_mean, estimate.predicted_std, estimate.predicted_state_mean):
+        assert np.isnan(values[0]).all()
+        assert np.isfinite(values[1:]).all()
+    assert np.isnan(estimate.log_likelihood[0])
+    assert estimate.log_likelihood[4] == 0.0  # nothing was read
+    assert estimate.fault == ""
+
+
+def test_the_table_keeps_times_and_names_its_columns(filtered, tmp_path):
+    table = filtered.to_series([0.05, 0.5], latent=True)
+    assert table.columns[:8] == (
+        "left_mean", "left_std", "left_q05", "left_q50", "right_mean", "right_std", "right_q05", "right_q50",
+    )  # fmt: skip
+    assert {"right_predicted_std", "z5_mean", "z1_predicted_std", "log_likelihood", "nis"} <= set(table.columns)
+    np.testing.assert_array_equal(table.recordings[0][:, 0], table.recordings[0][:, 3])
+    for suffix in (".csv", ".npz", ".parquet"):
+        write_series(table, tmp_path / f"out{suffix}")
+        assert read_series(tmp_path / f"out{suffix}") == table
+    np.testing.assert_array_equal(table.times[1], recordings().times[1])
+
+
+def test_the_summary_adds_up(filtered):
+    facts = filtered.describe()
+    assert (facts["recordings"], facts["steps"], facts["rejected"], facts["restarts"]) == (3, 50, 0, 0)
+    total = sum(np.nansum(estimate.log_likelihood) for estimate in filtered.estimates)
+    assert facts["log_likelihood"] == pytest.approx(total)
+
+
+def test_a_gate_keeps_an_outlier_from_moving_the_belief(reconstruction, filtered):
+    series = recordings()
+    spoiled = [values.copy() for values in series.recordings]
+    spoiled[1][12] = SCALER.mean + 50.0 * SCALER.scale
+    without = [values.copy() for values in series.recordings]
+    without[1][12] = np.nan
+    found = filter_recordings(reconstruction, Series(tuple(spoiled), COLUMNS), gate=1 - 1e-9)
+    expected = filter_recordings(reconstruction, Series(tuple(without), COLUMNS), gate=1 - 1e-9)
+    assert found.describe()["rejected"] == 2
+    assert found.estimates[1].rejected[12].all()
+    np.testing.assert_array_equal(found.estimates[1].mean, expected.estimates[1].mean)
+
+
+# --- does the recording fit the model? ---
+
+
+def test_columns_are_found_by_name_among_others(reconstruction, filtered):
+    series = recordings()
+    shuffled = tuple(
+        np.column_stack([values[:, 1], np.ones(len(values)), values[:, 0]]) for values in series.recordings
+    )
+    found = filter_recordings(reconstruction, Series(shuffled, ("right", "other", "left"), series.times))
+    np.testing.assert_array_equal(found.estimates[2].mean, filtered.estimates[2].mean)
+    assert found.series.columns == COLUMNS
+
+
+def test_arrays_without_names_are_taken_by_position(reconstruction, filtered):
+    found = filter_recordings(reconstruction, Series(recordings().recordings))
+    np.testing.assert_array_equal(found.estimates[0].mean, filtered.estimates[0].mean)
+    assert found.to_series().times is None
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        (Series.from_arrays(np.ones((5, 2)), columns=["left", "write"]), "'right' is not among 'left', 'write'"),
+        (Series.from_arrays(np.ones((5, 3))), "the model needs 'left', 'right'"),
+        (
+            Series.from_arrays(np.ones((5, 2)), times=np.arange(5) * 0.1),
+            "a row every 0.1, but one step of the model is",
+        ),
+    ],
+    ids=["names", "count", "step"],
+)
+def test_what_does_not_fit_is_refused_with_what_to_do(reconstruction, series, message):
+    with pytest.raises(DataError, match=message):
+        filter_recordings(reconstruction, series)
+
+
+def test_another_time_step_can_be_accepted(reconstruction):
+    series = Series(recordings().recordings, COLUMNS, tuple(10 * DT * np.arange(n) for n in (17, 24, 9)))
+    assert filter_recordings(reconstruction, series, any_step=True).series.time_step == 10 * DT
+
+
+def test_absurd_requests_are_one_sentence(reconstruction, filtered):
+    for level in (0.0, 1.0, -3.0, float("nan")):
+        with pytest.raises(ConfigError, match="quantile level lies between"):
+            filtered.to_series([level])
+    with pytest.raises(ConfigError, match="The gate is a quantile"):
+        filter_recordings(reconstruction, recordings(), gate=9.0)
+    clashing = replace(filtered, series=replace(filtered.series, columns=("x", "x_predicted")))
+    with pytest.raises(DataError, match="would be there twice"):
+        clashing.to_series()

@@ -1,0 +1,136 @@
+"""Forecasts and free runs in data units."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import matrix_of
+
+from inference.problems import (
+    COLUMNS,
+    DT,
+    SCALER,
+    expanding_reconstruction,
+    linear_model,
+    reconstruct,
+    recordings,
+    textbook_smoother,
+)
+from kaffee.cores import Linear
+from kaffee.data import Series
+from kaffee.errors import ConfigError, DataError, KaffeeError
+from kaffee.inference import forecast, simulate
+from kaffee.rollout import free_run
+
+HORIZON, MEMBERS = 6, 4000
+
+
+@pytest.fixture(scope="module")
+def reconstruction():
+    return reconstruct(linear_model(dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def futures(reconstruction):
+    """With observation noise and without."""
+    return {
+        noise: forecast(reconstruction, recordings(), HORIZON, members=MEMBERS, observation_noise=noise)
+        for noise in (True, False)
+    }
+
+
+def exact_moments(reconstruction, estimate_mean, covariance):
+    """Means and variances of B z for the steps ahead of a belief."""
+    model = reconstruction.model
+    A, h, B = np.asarray(model.core.A), np.asarray(model.core.h), matrix_of(model.observation)
+    Gamma = np.diag(np.asarray(model.shell.process_variance()))
+    z, P, means, variances = estimate_mean, covariance, [], []
+    for _ in range(HORIZON):
+        z, P = A @ z + h, A @ P @ A.T + Gamma
+        means.append(B @ z)
+        variances.append(np.diag(B @ P @ B.T))
+    return np.array(means), np.array(variances)
+
+
+def test_ensembles_have_the_moments_of_the_prediction(reconstruction, futures):
+    """A linear model's forecast is Gaussian with known moments; four standard errors of the ensemble."""
+    Lambda = np.asarray(reconstruction.model.shell.observation_variance())
+    for r, values in enumerate(recordings().standardised(SCALER).recordings):
+        means, _, filtered = textbook_smoother(reconstruction.model, values)
+        mean, signal = exact_moments(reconstruction, means[-1], filtered[-1])
+        for noise, found in futures.items():
+            variance = signal + Lambda * noise
+            off = (SCALER.transform(found.mean[r]) - mean) / np.sqrt(variance / MEMBERS)
+            assert np.abs(off).max() < 4.5
+            ratio = (found.std[r] / SCALER.scale) ** 2 / variance
+            assert np.abs(ratio - 1).max() < 4.5 * np.sqrt(2 / MEMBERS)
+            low = (SCALER.transform(found.quantile(0.05)[r]) - mean) / np.sqrt(variance)
+            np.testing.assert_allclose(low, -1.645, atol=0.15)
+
+
+def test_forecasts_go_on_in_time_from_the_end_of_each_recording(futures):
+    found, series = futures[True], recordings()
+    for r in range(3):
+        np.testing.assert_allclose(found.times[r], series.times[r][-1] + DT * np.arange(1, HORIZON + 1))
+    table = found.to_series([0.05, 0.5])
+    assert table.columns == tuple(f"{name}_{kind}" for name in COLUMNS for kind in ("mean", "std", "q05", "q50"))
+    assert table.lengths == (HORIZON,) * 3
+    assert found.describe()["recordings"] == [0, 1, 2]
+
+
+def test_seeds_repeat_and_a_given_time_is_the_end_of_what_was_cut_there(reconstruction, futures):
+    again = forecast(reconstruction, recordings(), HORIZON, members=MEMBERS)
+    np.testing.assert_array_equal(again.members, futures[True].members)
+    series = recordings()
+    row = 11
+    cut = Series((series.recordings[1][: row + 1],), COLUMNS, (series.times[1][: row + 1],))
+    whole = forecast(reconstruction, series, HORIZON, at=float(series.times[1][row]) + 0.4 * DT, members=50, seed=1)
+    assert whole.recordings == (1,)  # the others lie elsewhere in time
+    expected = forecast(reconstruction, cut, HORIZON, members=50, seed=1)
+    np.testing.assert_allclose(whole.members, expected.members, rtol=1e-5)
+    np.testing.assert_allclose(whole.times, expected.times)
+    with pytest.raises(DataError, match="no recording covers the time 5000; they span 0 to 4, 100 to"):
+        forecast(reconstruction, series, HORIZON, at=5000.0)
+
+
+def test_members_that_leave_are_left_out_or_refused():
+    reconstruction = expanding_reconstruction(expansion=40.0)
+    series = Series.from_arrays(SCALER.inverse(np.full((12, 2), 0.5)), columns=COLUMNS)
+    with pytest.raises(DataError, match="left the attractor"):
+        forecast(reconstruction, series, HORIZON, members=50)
+    with pytest.raises(ConfigError, match="num_steps = 0"):
+        forecast(reconstruction, series, 0)
+
+
+def test_a_free_run_is_the_surrogates_own_in_data_units(reconstruction):
+    found = simulate(reconstruction, 20, shell=False, start=SCALER.mean + SCALER.scale, transient=5)
+    model = reconstruction.model
+    expected = free_run(model, model.embed(jnp.ones((1, 2))), 20, transient=5)
+    np.testing.assert_allclose(
+        found.series.recordings[0], SCALER.inverse(np.asarray(expected.observations[0])), rtol=1e-5
+    )
+    assert found.series.columns == COLUMNS
+    np.testing.assert_allclose(found.series.times[0], DT * np.arange(1, 21))
+    assert found.describe()["divergence"] == "none of 1 rollouts diverged"
+    assert found.states.shape == (1, 20, 5)
+
+
+def test_the_shell_makes_runs_differ_and_a_seed_repeats_them(reconstruction):
+    runs = [simulate(reconstruction, 20, runs=2, transient=5, seed=seed).series for seed in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+    assert not np.array_equal(runs[0].recordings[0], runs[0].recordings[1])
+
+
+def test_a_run_that_leaves_is_missing_from_there(reconstruction):
+    core = Linear(3.0 * jnp.eye(5), jnp.zeros(5))
+    wild = replace(reconstruction, model=reconstruction.model.replace(core=core))
+    found = simulate(wild, 20, shell=False, start=SCALER.mean + SCALER.scale, transient=5)
+    step = int(found.diverged_at[0])
+    assert 5 < step < 20
+    assert np.isfinite(found.series.recordings[0][: step - 6]).all()
+    assert np.isnan(found.series.recordings[0][step - 6 :]).all()
+    with pytest.raises(KaffeeError, match="before the first that is kept"):
+        simulate(wild, 20, shell=False, start=SCALER.mean + 500 * SCALER.scale, transient=5)
+    with pytest.raises(DataError, match=r"must be \(2,\)"):
+        simulate(wild, 20, start=np.ones(3))
