@@ -3,6 +3,7 @@
 results/table1/kaffee/07/cell.json        metrics, timings, settings hash, versions; or the error of a failed cell
 results/table1/prior/07/model.json + ...  the pretrained core, from which the other rows of the seed start
 results/table1/wall.json                  wall time of the runs that made it
+results/table1/reference.json             the true Lyapunov exponents, once a figure has needed them
 results/table2/kaffee/chua/07/cell.json   with a system in between, where a recipe has several
 """
 

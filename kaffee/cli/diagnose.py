@@ -23,27 +23,16 @@ def diagnose(
     import numpy as np
     from rich.console import Console
 
+    from kaffee.cli.finished import finished_stage
     from kaffee.diagnostics import diagnose as diagnose_model
     from kaffee.diagnostics.report import describe, figure, table
-    from kaffee.errors import CheckpointError
     from kaffee.methods import get_method
     from kaffee.report.html import png
-    from kaffee.runs import RunFolder
-    from kaffee.sources import Source, check_unchanged, load_source
     from kaffee.store import write_atomically, write_json
     from kaffee.training.sampling import training_windows
 
-    folder = RunFolder(run)
-    settings, record = folder.settings(), folder.record()
-    fitted = folder.finished(settings.method)
-    if fitted is None:
-        raise CheckpointError(f"{run} has no finished model yet. First: kaffee resume {run}")
-    source = Source.from_dict(record["data"].get("source"))
-    loaded = load_source(source, settings)
-    check_unchanged(loaded.series, record["data"]["fingerprint"], source)
-    train, _ = loaded.series.split(1.0 - settings.test_fraction)
-    reconstruction = fitted.reconstruction
-    standard = train.standardised(reconstruction.scaler)
+    stage = finished_stage(run)
+    settings, reconstruction, standard = stage.settings, stage.reconstruction, stage.standard
     burn_in = settings.adaptation.burn_in
     steps = settings.adaptation.scored if horizon is None else horizon
     sampler = training_windows(standard, burn_in + steps + 1)

@@ -27,34 +27,22 @@ def dpc(
     """
     from rich.console import Console
 
+    from kaffee.cli.finished import finished_stage
     from kaffee.cli.progress import TrainingProgress
     from kaffee.config import override, update
     from kaffee.dpc import GapLog, find_gaps, fixed_score
     from kaffee.dpc.report import describe, log_table, tradeoff_figure
-    from kaffee.errors import CheckpointError
     from kaffee.methods import get_method
     from kaffee.report.html import png
-    from kaffee.runs import RunFolder
-    from kaffee.sources import Source, check_unchanged, load_source
     from kaffee.store import write_atomically, write_json
     from kaffee.training.adaptation import adapt
 
-    folder = RunFolder(run)
-    settings = folder.settings()
-    record = folder.record()
-    prior = folder.finished("prior")
-    if prior is None:
-        raise CheckpointError(f"{run} has no finished prior yet. First: kaffee resume {run}")
-    source = Source.from_dict(record["data"].get("source"))
-    loaded = load_source(source, settings)
-    check_unchanged(loaded.series, record["data"]["fingerprint"], source)
-    settings = override(settings, set_ or [])
+    prior = finished_stage(run, "prior")
+    settings, source, scaler = override(prior.settings, set_ or []), prior.source, prior.reconstruction.scaler
     if method is not None:
         settings = update(settings, {"method": method})
     chosen = get_method(settings.method)
-    train, _ = loaded.series.split(1.0 - settings.test_fraction)
-    scaler, model = prior.reconstruction.scaler, prior.reconstruction.model
-    standard = train.standardised(scaler)
+    model, standard = prior.reconstruction.model, prior.standard
     schedule = {"adaptation": {"schedule": {"report_every": every}}}
     adaptation = update(settings, schedule).adaptation
     console = Console(stderr=True)

@@ -9,7 +9,6 @@ from kaffee.controls.spiral import SpiralSettings as SpiralSettings
 from kaffee.controls.spiral import spiral_cell as spiral_cell
 from kaffee.controls.spiral import spiral_truth as spiral_truth
 from kaffee.controls.summary import spiral_summary as spiral_summary
-from kaffee.controls.summary import van_der_pol_summary as van_der_pol_summary
 from kaffee.controls.van_der_pol import VanDerPolSettings as VanDerPolSettings
 from kaffee.controls.van_der_pol import van_der_pol_cell as van_der_pol_cell
 from kaffee.controls.van_der_pol import van_der_pol_truth as van_der_pol_truth

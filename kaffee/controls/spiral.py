@@ -37,7 +37,6 @@ class SpiralSettings:
     process_noise: float = 0.2
     noises: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
     main_noise: float = 0.5
-    num_seeds: int = 10
     start: tuple[float, float] = (1.0, 0.0)
     shown_steps: int = 150
     budget: Budget = field(default_factory=lambda: Budget(num_updates=1000))

@@ -44,26 +44,3 @@ def spiral_summary(cells: Iterable[Cell]) -> dict[str, dict[float, dict[str, Any
             "num_seeds": len(group),
         }
     return dict(summary)
-
-
-def van_der_pol_summary(cells: Iterable[Cell]) -> dict[str, dict[str, Any]]:
-    """By objective: how many seeds return to the cycle or come to rest, and medians of the other numbers."""
-    groups: dict[str, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        groups[cell["objective"]].append(cell)
-    medians = ("amplitude_error", "period_error", "mean_log_det_error")
-    return {
-        objective: {
-            "num_seeds": len(group),
-            "returns": sum(cell["returns"] for cell in group),
-            "at_rest": sum(cell["at_rest"] for cell in group),
-            **{name: _median(group, name) for name in (*medians, *(k for k in group[0] if k.startswith("gain_")))},
-        }
-        for objective, group in groups.items()
-    }
-
-
-def _median(cells: list[Cell], name: str) -> float:
-    """Over the seeds that have a value: a run at rest has no period."""
-    values = [cell[name] for cell in cells if cell[name] is not None]
-    return float(np.median(values)) if values else float("nan")

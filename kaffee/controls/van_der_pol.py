@@ -40,7 +40,6 @@ class VanDerPolSettings:
     num_steps: int = 4000
     process_noise: float = 0.035
     observation_noise: float = 0.25
-    num_seeds: int = 10
     start: tuple[float, float] = (0.5, 0.0)
     measured_steps: int = 3000
     shown_steps: int = 600

@@ -9,7 +9,7 @@ import pytest
 from kaffee.controls.cycle import Cycle, measure_cycle
 from kaffee.controls.fitting import DataUnits
 from kaffee.controls.plain import plain
-from kaffee.controls.summary import confidence, spiral_summary, van_der_pol_summary
+from kaffee.controls.summary import confidence, spiral_summary
 from kaffee.controls.transport import covariance_gain, jacobian_eigenvalues
 from kaffee.cores import Linear, Polynomial
 
@@ -86,14 +86,6 @@ def test_summaries_count_every_seed():
     group = spiral_summary(cells)["kaffee"][0.5]
     assert group["spectral_radius"].mean == pytest.approx(1.4)
     assert group["num_seeds"] == 2
-    numbers = {"amplitude_error": 0.0, "mean_log_det_error": -0.1, "gain_1_rank_correlation": 0.5}
-    cells = [
-        {"objective": "kaffee", "returns": True, "at_rest": False, "period_error": 0.02, **numbers},
-        {"objective": "kaffee", "returns": False, "at_rest": True, "period_error": None, **numbers},
-    ]
-    counts = van_der_pol_summary(cells)["kaffee"]
-    assert (counts["num_seeds"], counts["returns"], counts["at_rest"]) == (2, 1, 1)
-    assert counts["period_error"] == 0.02
 
 
 def test_plain_values_are_json():

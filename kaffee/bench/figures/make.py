@@ -74,7 +74,7 @@ def _table1(store: ResultStore, folder: Path, arm: str | None, say: Callable[[st
         "l96_forecast_skill_spectrum_filtered": lambda: spectrum_figure(rows, "filtered"),
         "l96_results": lambda: results_figure(
             rows,
-            true_exponents(rows[0].row.settings, folder / "reference.json"),
+            true_exponents(rows[0].row.settings, store.folder / "reference.json"),
             cycle_data(store, rows, say),
         ),
     }

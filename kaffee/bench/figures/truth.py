@@ -1,4 +1,4 @@
-"""The true Lyapunov exponents, computed once and kept beside the figures."""
+"""The true Lyapunov exponents, computed once and kept beside the cells."""
 
 from pathlib import Path
 
