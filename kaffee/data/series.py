@@ -214,6 +214,21 @@ class Series:
             source=f"{self.source} ({part})" if self.source else "",
         )
 
+    def pieces(self, length: int) -> "Series":
+        """Every recording cut into pieces of `length` rows, each a recording of its own; the last may be shorter.
+
+        >>> Series.from_arrays([0.0, 1.0, 2.0, 3.0, 4.0]).pieces(2).lengths
+        (2, 2, 1)
+        """
+        if length < 1:
+            raise ConfigError(f"A piece has at least 1 row, not {length}.")
+        cuts = [(r, slice(a, a + length)) for r, steps in enumerate(self.lengths) for a in range(0, steps, length)]
+        return replace(
+            self,
+            recordings=tuple(self.recordings[r][rows] for r, rows in cuts),
+            times=None if self.times is None else tuple(self.times[r][rows] for r, rows in cuts),
+        )
+
     def select(self, columns: Sequence[str | int]) -> "Series":
         """The given coordinates, by name or 0-based index, in the given order."""
         given = [columns] if isinstance(columns, str | int) else list(columns)

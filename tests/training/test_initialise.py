@@ -9,7 +9,7 @@ from small import LATENT, OBSERVED, gappy_series, same_arrays, small_model, stan
 from kaffee.data import Scaler, Series
 from kaffee.errors import ConfigError
 from kaffee.training.forcing import Forcing
-from kaffee.training.initialise import initialise_shell, residual_std
+from kaffee.training.initialise import PIECE, initialise_shell, residual_std
 
 
 def residuals_of(model, series, interval):
@@ -61,6 +61,15 @@ def test_a_prior_that_blows_up_is_a_clear_error():
     broken = eqx.tree_at(lambda m: m.core.A, small_model(), jnp.full(LATENT, 1e9))
     with pytest.raises(ConfigError, match=r"does not follow the data. Train it longer"):
         initialise_shell(broken, standard_series(), forcing=Forcing(3))
+
+
+def test_hidden_states_that_grow_along_a_recording_leave_the_residuals_of_short_pieces():
+    """Overwriting x does not hold hidden coordinates that double at every step: 2^200 is no float32."""
+    model, series = small_model(), standard_series(300)
+    doubling = jnp.where(jnp.arange(LATENT) < OBSERVED, model.core.A, 2.0)
+    growing = eqx.tree_at(lambda m: (m.core.A, m.core.W), model, (doubling, 0.01 * model.core.W))
+    expected = residuals_of(growing, series.pieces(PIECE), 1)
+    np.testing.assert_allclose(residual_std(growing, series, Forcing(1)), expected, rtol=2e-4)
 
 
 def test_an_unknown_kind_of_residual_is_a_clear_error():
