@@ -111,6 +111,13 @@ def nested(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def value_at(settings: Any, key: str) -> Any:
+    """The value of a dotted key."""
+    for part in key.split("."):
+        settings = getattr(settings, part)
+    return settings
+
+
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Nested dictionaries together; the second wins.
 

@@ -1,11 +1,7 @@
 """From a series to a probabilistic surrogate: standardise, pretrain, initialise the shell, adapt."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
-from jaxtyping import Float
+from dataclasses import dataclass
 
 from kaffee.checkpoint import Reconstruction
 from kaffee.config import to_dict
@@ -16,61 +12,13 @@ from kaffee.methods import get_method
 from kaffee.provenance import versions
 from kaffee.settings import FitSettings
 from kaffee.ssm import StateSpaceModel
+from kaffee.stages import NoStore, Stage, StageStore, run_stage
+from kaffee.starting import starting_point
 from kaffee.training.adaptation import adapt
 from kaffee.training.initialise import initialise_shell
-from kaffee.training.loop import Trained, TrainState, Watcher, initial_state
+from kaffee.training.loop import Trained, Watcher, initial_state
 from kaffee.training.pretraining import pretrain
 from kaffee.training.sampling import training_windows
-
-
-class Stage(NamedTuple):
-    """A finished stage of a fit.
-
-    Attributes:
-        report: What the training said at its end.
-    """
-
-    reconstruction: Reconstruction
-    losses: Float[np.ndarray, " T"]
-    skipped: int
-    completed: bool
-    report: str
-
-
-class StageStore(Protocol):
-    """Where a fit keeps its stages, so that it can be interrupted."""
-
-    def finished(self, name: str) -> Stage | None:
-        """The stage, if it was finished before."""
-        ...
-
-    def interrupted(self, name: str, template: TrainState) -> tuple[TrainState, np.ndarray] | None:
-        """The state at which the stage stopped before, if it did."""
-        ...
-
-    def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:
-        """Keep the state of a running stage."""
-        ...
-
-    def save_stage(self, name: str, stage: Stage) -> None:
-        """Keep a finished stage."""
-        ...
-
-
-class NoStore:
-    """Keeps nothing: a fit in memory."""
-
-    def finished(self, name: str) -> Stage | None:
-        return None
-
-    def interrupted(self, name: str, template: TrainState) -> tuple[TrainState, np.ndarray] | None:
-        return None
-
-    def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:
-        return
-
-    def save_stage(self, name: str, stage: Stage) -> None:
-        return
 
 
 @dataclass(frozen=True)
@@ -88,27 +36,6 @@ class Fit:
     train: Series
     test: Series
     settings: FitSettings
-
-
-def _run_stage(
-    name: str,
-    store: StageStore,
-    template: TrainState,
-    run: Callable[..., Trained],
-    finish: Callable[[Trained], Reconstruction],
-) -> Stage:
-    done = store.finished(name)
-    if done is not None:
-        return done
-    earlier = store.interrupted(name, template)
-    resume: dict[str, Any] = {} if earlier is None else {"state": earlier[0], "losses": earlier[1]}
-    trained = run(save=lambda state, losses: store.save_progress(name, state, losses), **resume)
-    end = {"skipped": trained.skipped, "completed": trained.completed, "report": str(trained)}
-    finished = finish(trained)
-    finished = replace(finished, provenance={**finished.provenance, "training": end})
-    stage = Stage(finished, trained.losses, trained.skipped, trained.completed, str(trained))
-    store.save_stage(name, stage)
-    return stage
 
 
 def fit(
@@ -130,15 +57,22 @@ def fit(
     store = store or NoStore()
     method = get_method(settings.method)
     watch = watcher or (lambda title, total: Watcher())
+    keys = settings.keys()
+    started = None
+    if settings.core.start is not None:
+        started = starting_point(settings.core.start, series, settings.test_fraction, key=keys["embedding"])
+        series = started.series
     train, test = series.split(1.0 - settings.test_fraction)
-    scaler = Scaler.fit(train)
+    scaler = Scaler.fit(train) if started is None else started.scaler
     standard = train.standardised(scaler)
     pre, ada = settings.pretraining, settings.adaptation
     for steps in (pre.window, ada.burn_in + ada.scored):
         training_windows(standard, steps + 1)  # too short a series is an error now and not after the first stage
-    keys = settings.keys()
-    core = settings.core.create(series.num_coordinates, key=keys["core"])
-    model = StateSpaceModel.create(core, series.num_coordinates, key=keys["embedding"])
+    if started is None:
+        core = settings.core.create(series.num_coordinates, key=keys["core"])
+        model = StateSpaceModel.create(core, series.num_coordinates, key=keys["embedding"])
+    else:
+        model = started.model
     blank = Reconstruction(
         model=model,
         scaler=scaler,
@@ -165,7 +99,7 @@ def fit(
         )
         return blank.with_model(prior, "prior")
 
-    prior = _run_stage(
+    prior = run_stage(
         "prior",
         store,
         initial_state(model.exact(), ("core", "embedding"), pre.optimiser, pre.schedule.num_updates),
@@ -182,7 +116,7 @@ def fit(
 
     start = prior.reconstruction.model
     surrogate = start.replace(core=start.core.surrogate())
-    fitted = _run_stage(
+    fitted = run_stage(
         settings.method,
         store,
         initial_state(surrogate, method.trainable_parts, ada.optimiser, ada.schedule.num_updates),

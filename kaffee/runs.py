@@ -15,9 +15,9 @@ import numpy as np
 from kaffee.checkpoint import load, load_state, save, save_state
 from kaffee.config import differences, to_dict, update
 from kaffee.errors import CheckpointError
-from kaffee.fitting import Stage
 from kaffee.provenance import machine, versions
 from kaffee.settings import FitSettings
+from kaffee.stages import Stage
 from kaffee.store import read_json, read_record, write_json
 from kaffee.training.loop import TrainState
 
@@ -26,10 +26,14 @@ FORMAT_VERSION = 1
 
 
 class RunFolder:
-    """The `StageStore` of the command line."""
+    """The `StageStore` of the command line.
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    Args:
+        core: An object of the user's own class of core, for runs that have one.
+    """
+
+    def __init__(self, path: str | Path, *, core: Any = None) -> None:
+        self.path, self._core = Path(path), core
 
     @property
     def exists(self) -> bool:
@@ -93,7 +97,7 @@ class RunFolder:
         folder = self.path / name
         if not (folder / "model.json").exists():
             return None
-        reconstruction = load(folder)
+        reconstruction = load(folder, core=self._core)
         arrays, _ = read_record(folder, "training", "training state")
         try:
             end = reconstruction.provenance["training"]

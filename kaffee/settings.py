@@ -33,6 +33,8 @@ class CoreSettings:
         num_gates: P of an AL-RNN; None: half of the latent coordinates.
         hidden_dim, depth: Of an MLP.
         degree: Of a polynomial.
+        start: An existing surrogate to start from instead: the folder of a kaffee model or run, FILE.py:FUNCTION, or a
+            foundation model (see `kaffee.starting`); the other settings of the core then do not count.
     """
 
     type: CoreName = "alrnn"
@@ -41,6 +43,7 @@ class CoreSettings:
     hidden_dim: int = 64
     depth: int = 1
     degree: int = 3
+    start: str | None = None
 
     def __post_init__(self) -> None:
         if self.latent_dim is not None and not 1 <= self.latent_dim <= MAX_LATENT_DIM:

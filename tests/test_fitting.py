@@ -8,7 +8,8 @@ from small import DT, gappy_fit, gappy_series, rotation, same_arrays, small_sett
 from kaffee.config import override
 from kaffee.data import Scaler, Series
 from kaffee.errors import ConfigError, DataError, KaffeeError
-from kaffee.fitting import NoStore, fit
+from kaffee.fitting import fit
+from kaffee.stages import NoStore
 from kaffee.settings import FitSettings
 from kaffee.training.loop import Watcher
 

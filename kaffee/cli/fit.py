@@ -10,7 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from kaffee.settings import FitSettings
-    from kaffee.sources import Loaded
+    from kaffee.sources import Loaded, Source
+    from kaffee.suggestion import Suggested
 
 Data = Annotated[list[str] | None, typer.Argument(help="Files (each a recording), or the name of a system.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")]
@@ -45,6 +46,13 @@ def fit(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML; see --print-config.")] = None,
     set_: Set = None,
+    core: Annotated[
+        str | None,
+        typer.Option(help="Start from this surrogate: a model's folder, FILE.py:FUNCTION, or a foundation model."),
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's settings for Lorenz-96, not those that the data suggest.")
+    ] = False,
     param: Annotated[list[str] | None, typer.Option(help="A parameter of the system, such as F=10.")] = None,
     time_column: Annotated[str | None, typer.Option(help="Name of the time column.")] = None,
     columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
@@ -55,30 +63,55 @@ def fit(
 ) -> None:
     """Fit a probabilistic surrogate to a recording or a simulated system.
 
-    Pretrains a core by teacher forcing, makes it probabilistic, checks both on held-out data and writes a report.
-    Running the same command again continues where it stopped.
+    Takes windows, latent size and schedule from the data, pretrains a core by teacher forcing, makes it probabilistic,
+    certifies it on held-out data and writes a report. Running the same command again continues where it stopped.
     """
-    from kaffee.config import override, read_toml, to_toml, update
+    from kaffee.config import merge, parse_override, read_toml, to_toml, update
     from kaffee.errors import ConfigError
     from kaffee.settings import FitSettings
-    from kaffee.sources import parse_source
+    from kaffee.sources import load_source, parse_source
+    from kaffee.starting import absolute
+    from kaffee.suggestion import suggest, with_suggestions
 
-    settings = FitSettings()
-    if config is not None:
-        settings = update(settings, read_toml(config))
-    settings = override(settings, set_ or [])
-    shortcuts = {"method": method, "seed": seed}
-    settings = update(settings, {key: value for key, value in shortcuts.items() if value is not None})
-    if print_config:
+    given: dict[str, Any] = {} if config is None else read_toml(config)
+    for text in set_ or []:
+        given = merge(given, parse_override(text))
+    shortcuts = {"method": method, "seed": seed, "core": None if core is None else {"start": absolute(core)}}
+    given = merge(given, {key: value for key, value in shortcuts.items() if value is not None})
+    settings = update(FitSettings(), given)
+    if not data:
+        if not print_config:
+            raise ConfigError("Name the data: files or a system, such as: kaffee fit lorenz63 -o run")
         typer.echo(to_toml(settings), nl=False)
         return
-    if not data:
-        raise ConfigError("Name the data: files or a system, such as: kaffee fit lorenz63 -o run")
     options: dict[str, Any] = {"time_column": time_column, "recording_column": recording_column}
     options["columns"] = None if columns is None else [name.strip() for name in columns.split(",")]
     options = {key: value for key, value in options.items() if value is not None}
     source = parse_source(data, numbers(param or []), options)
-    _run(output, settings, source, quiet=quiet, json=json)
+    loaded = load_source(source, settings)
+    suggested = [] if paper else suggest(loaded.series, settings)
+    settings = update(with_suggestions(FitSettings(), suggested), given)
+    if print_config:
+        typer.echo(to_toml(settings), nl=False)
+        return
+    if not quiet and suggested:
+        _show(suggested, settings)
+    _run(output, settings, source, loaded, quiet=quiet, json=json)
+
+
+def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
+    """What the data suggest, and what was said instead."""
+    from rich.console import Console
+
+    from kaffee.config import value_at
+    from kaffee.tables import Table
+
+    rows = [
+        [each.key, value_at(settings, each.key), "given" if value_at(settings, each.key) != each.value else each.reason]
+        for each in suggested
+    ]
+    note = "Change one with --set KEY=VALUE; --paper takes the paper's settings for Lorenz-96."
+    Console(stderr=True).print(Table("Settings from the data", ("setting", "value", "why"), rows, note=note))
 
 
 def resume(
@@ -86,20 +119,22 @@ def resume(
 ) -> None:
     """Continue an interrupted fit from its folder alone."""
     from kaffee.runs import RunFolder
-    from kaffee.sources import Source
+    from kaffee.sources import Source, load_source
 
     folder = RunFolder(run)
-    source = Source.from_dict(folder.record()["data"].get("source"))
-    _run(run, folder.settings(), source, quiet=quiet, json=json)
+    source, settings = Source.from_dict(folder.record()["data"].get("source")), folder.settings()
+    _run(run, settings, source, load_source(source, settings), quiet=quiet, json=json)
 
 
-def _run(output: Path, settings: "FitSettings", source: Any, *, quiet: bool, json: bool) -> None:
+def _run(output: Path, settings: "FitSettings", source: "Source", loaded: "Loaded", *, quiet: bool, json: bool) -> None:
     from kaffee.config import to_dict
     from kaffee.runs import RunFolder
-    from kaffee.sources import check_unchanged, load_source
+    from kaffee.sources import check_unchanged
+    from kaffee.starting import is_own, own_core
 
-    folder = RunFolder(output)
-    loaded = load_source(source, settings)
+    start = settings.core.start
+    own = own_core(start, loaded.series.num_coordinates) if start is not None and is_own(start) else None
+    folder = RunFolder(output, core=own)
     if folder.started:
         earlier = folder.record()
         same_command = earlier["settings"] == to_dict(settings) and earlier["data"].get("source") == source.to_dict()

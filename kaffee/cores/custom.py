@@ -42,7 +42,10 @@ def as_core(function: Callable[[Any], Any], latent_dim: int) -> Core:
     if not callable(function):
         raise ConfigError(f"A core must be callable, z (M,) -> z' (M,); got {type(function).__name__}.")
     given = jax.ShapeDtypeStruct((latent_dim,), jax.dtypes.canonicalize_dtype(float))
-    result = eqx.filter_eval_shape(function, given)
+    try:
+        result = eqx.filter_eval_shape(function, given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"The core cannot be applied to a state of shape ({latent_dim},): {error}") from error
     shape = getattr(result, "shape", None)
     if shape != (latent_dim,):
         raise ConfigError(

@@ -1,0 +1,130 @@
+"""A fit that starts from an existing deterministic surrogate instead of a fresh core (`kaffee fit --core`).
+
+Three kinds are known by their names: the folder of a kaffee model or run; `FILE.py:NAME`, a function of the user's that
+builds a core; and a pretrained foundation model such as DynaMix.
+"""
+
+import runpy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from kaffee.checkpoint import Reconstruction, load
+from kaffee.cores import Core, as_core
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.errors import CheckpointError, ConfigError, DataError
+from kaffee.inference.matching import matched
+from kaffee.ssm import StateSpaceModel
+
+CONTEXT_ROWS = 2000
+"""As many as the paper's contexts have."""
+
+
+class StartingPoint(NamedTuple):
+    """A prior without a shell, the units it lives in, and the series with the columns it knows."""
+
+    model: StateSpaceModel
+    scaler: Scaler
+    series: Series
+
+
+def starting_point(start: str, series: Series, test_fraction: float, *, key: Key[Array, ""]) -> StartingPoint:
+    """What `core.start` names, for a series.
+
+    Args:
+        test_fraction: What is held out of the series; neither the units nor a context come from there.
+        key: Draws the embedding of a core that brings none.
+    """
+    train, _ = series.split(1.0 - test_fraction)
+    if is_own(start):
+        core = own_core(start, series.num_coordinates)
+        if core.latent_dim < series.num_coordinates:
+            raise ConfigError(
+                f"--core {start} has {core.latent_dim} latent coordinates, fewer than the "
+                f"{series.num_coordinates} observed ones."
+            )
+        scaler = Scaler.identity(series.num_coordinates) if units_of(core) == "data" else Scaler.fit(train)
+        return StartingPoint(StateSpaceModel.create(core, series.num_coordinates, key=key), scaler, series)
+    folder = Path(start).expanduser()
+    if (folder / "model.json").exists() or (folder / "run.json").exists():
+        known = _model_in(folder)
+        return StartingPoint(known.model, known.scaler, matched(known, series))
+    return _in_context(start, train, series)
+
+
+def is_own(start: str | None) -> bool:
+    """Whether a starting point is a function of the user's, `FILE.py:NAME`."""
+    return start is not None and start.rpartition(":")[0].endswith(".py")
+
+
+def absolute(start: str) -> str:
+    """The same starting point from any folder; the name of a foundation model stays as it is."""
+    path, _, name = start.rpartition(":") if is_own(start) else (start, "", "")
+    located = Path(path).expanduser()
+    return f"{located.resolve()}{':' + name if name else ''}" if located.exists() else start
+
+
+def own_core(start: str, num_observed: int) -> Core:
+    """Run the user's file and call NAME(num_observed): an Equinox module, a function z -> z' or a kaffee core.
+
+    Its first N latent coordinates are the observed ones. It has `num_observed` latent coordinates, or as many as its
+    attribute `latent_dim` says. It works on standardised data, or on data as they are if its attribute `units` is
+    "data".
+    """
+    path, _, name = start.rpartition(":")
+    if not Path(path).is_file():
+        raise ConfigError(f"--core {start}: there is no file {path}.")
+    found = runpy.run_path(path, run_name="kaffee_core")
+    build = found.get(name)
+    if not callable(build):
+        functions = [key for key, value in found.items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(f"--core {start}: {path} has no function '{name}'; it has: {', '.join(functions) or 'none'}.")
+    built = build(num_observed)
+    return as_core(built, int(getattr(built, "latent_dim", num_observed)))
+
+
+def units_of(core: Core) -> str:
+    """ "standard" or "data", as the user's object says."""
+    units = getattr(getattr(core, "function", core), "units", "standard")
+    if units not in ("standard", "data"):
+        raise ConfigError(f"The units of a core are 'standard' or 'data', not {units!r}.")
+    return str(units)
+
+
+def _model_in(folder: Path) -> Reconstruction:
+    if (folder / "model.json").exists():
+        return load(folder)
+    if not (folder / "prior" / "model.json").exists():
+        raise CheckpointError(f"{folder} has no finished prior yet. First: kaffee resume {folder}")
+    return load(folder / "prior")
+
+
+def _in_context(start: str, train: Series, series: Series) -> StartingPoint:
+    from kaffee.dynamix import from_pretrained
+    from kaffee.incontext import condition
+
+    try:
+        model = from_pretrained(start)
+    except (CheckpointError, ConfigError) as error:
+        raise CheckpointError(
+            f"--core {start} is neither the folder of a kaffee model, nor FILE.py:FUNCTION, nor a foundation model. "
+            f"{error}"
+        ) from error
+    known, _ = condition(model, context_rows(train))
+    return StartingPoint(known.model, known.scaler, series)
+
+
+def context_rows(train: Series) -> Float[np.ndarray, "T N"]:
+    """The longest stretch of complete rows, of that the last `CONTEXT_ROWS`."""
+    best: Any = np.zeros((0, train.num_coordinates))
+    for values in train.recordings:
+        complete = np.concatenate([[False], ~np.isnan(values).any(axis=1), [False]]).astype(int)
+        starts, ends = np.flatnonzero(np.diff(complete) == 1), np.flatnonzero(np.diff(complete) == -1)
+        for a, b in zip(starts, ends, strict=True):
+            best = values[a:b] if b - a > len(best) else best
+    if not len(best):
+        raise DataError(f"{train.label}: no row is complete, so that there is no context for a foundation model.")
+    return best[-CONTEXT_ROWS:]

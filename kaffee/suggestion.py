@@ -1,0 +1,87 @@
+"""Settings of a fit that follow from its data: what `kaffee fit` uses where nobody said otherwise.
+
+The paper's settings are those of one system. Windows in steps, latent sizes and the time between forced steps do not
+carry over to a recording with another step and another number of coordinates; these rules do
+(`benchmarks/defaults.py` measures them on simulated systems and recordings).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kaffee.config import merge, nested, update
+from kaffee.data.series import Series
+from kaffee.data.timescales import decorrelation_time
+from kaffee.errors import DataError
+from kaffee.methods import get_method
+from kaffee.settings import FitSettings
+
+SHORTEST_WINDOW = 8
+"""Steps without which a window has nothing to learn dynamics from."""
+
+
+@dataclass(frozen=True)
+class Suggested:
+    """One setting with the value that the data suggest, and why."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggested]:
+    """What the training part of a series suggests.
+
+    Args:
+        settings: What else is known, such as the type of the core.
+    """
+    settings = settings or FitSettings()
+    train, _ = series.split(1.0 - settings.test_fraction)
+    tau, N = decorrelation_time(train), train.num_coordinates
+    longest = max(train.lengths)
+    if longest < SHORTEST_WINDOW + 2:
+        raise DataError(
+            f"{series.label}: the longest recording has {longest} rows for training, too few for windows of "
+            f"{SHORTEST_WINDOW} steps. Bring longer recordings, or lower test_fraction (now {settings.test_fraction})."
+        )
+    memory = f"decorrelation time {tau:.1f} steps"
+    interval = round(min(max(tau, 10.0), 50.0))
+    window = _fitting(5 * interval, 50, 200, longest)
+    scored = _fitting(4 * tau, 32, 64, longest - 8)
+    burn_in = min(8, longest - 1 - scored)
+    M = settings.core.resolved_dim(N)
+    found = [
+        Suggested("pretraining.forcing.interval", interval, f"{memory}, between 10 and 50"),
+        Suggested("pretraining.window", window, "5 intervals, between 50 and 200"),
+        Suggested("adaptation.scored", scored, f"4 x {memory}, between 32 and 64"),
+        Suggested("adaptation.burn_in", burn_in, "8 if the recordings are long enough"),
+        Suggested("adaptation.schedule.num_updates", 5000, "until bands are sharp"),
+        Suggested("adaptation.schedule.report_every", 50, "ditto"),
+        Suggested("adaptation.schedule.save_every", 500, "ditto"),
+        Suggested("adaptation.optimiser.final_learning_rate", 1e-5, "bands get sharp as the rate decays"),
+    ]
+    if get_method(settings.method).train_core:
+        found.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
+    if settings.core.start is not None:
+        found.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))
+    elif settings.core.latent_dim is None:
+        found.insert(0, Suggested("core.latent_dim", M, f"{N} coordinates: {_size_rule(settings)}"))
+    return found
+
+
+def _size_rule(settings: FitSettings) -> str:
+    return "five for each, at least 20" if settings.core.type in ("alrnn", "mlp") else "one for each"
+
+
+def _fitting(wanted: float, low: int, high: int, longest: int) -> int:
+    """A window of `wanted` steps between `low` and `high` that fits in the longest recording with its first row."""
+    return int(min(max(math.ceil(wanted), low), high, longest - 1))
+
+
+def with_suggestions(settings: FitSettings, suggested: Sequence[Suggested]) -> FitSettings:
+    """The settings with all suggestions."""
+    values: dict[str, Any] = {}
+    for each in suggested:
+        values = merge(values, nested(each.key, each.value))
+    return update(settings, values)
