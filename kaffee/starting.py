@@ -18,6 +18,7 @@ from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.inference.matching import matched
 from kaffee.ssm import StateSpaceModel
+from kaffee.store import read_json
 
 CONTEXT_ROWS = 2000
 """As many as the paper's contexts have."""
@@ -84,6 +85,18 @@ def own_core(start: str, num_observed: int) -> Core:
         raise ConfigError(f"--core {start}: {path} has no function '{name}'; it has: {', '.join(functions) or 'none'}.")
     built = build(num_observed)
     return as_core(built, int(getattr(built, "latent_dim", num_observed)))
+
+
+def load_with(folder: Path, start: str | None) -> Reconstruction:
+    """Load a model, with the user's own core from `FILE.py:NAME` if it has one."""
+    if start is None:
+        return load(folder)
+    if not is_own(start):
+        raise ConfigError(f"--core {start}: to load a model, FILE.py:FUNCTION is needed.")
+    num_observed = read_json(folder / "model.json", "model").get("observation", {}).get("num_observed")
+    if not isinstance(num_observed, int) or num_observed < 1:
+        raise CheckpointError(f"{folder}/model.json does not say how many coordinates are observed.")
+    return load(folder, core=own_core(start, num_observed))
 
 
 def units_of(core: Core) -> str:

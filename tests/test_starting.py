@@ -10,7 +10,7 @@ from kaffee.fitting import fit
 from kaffee.runs import RunFolder
 from kaffee.starting import absolute, context_rows, is_own, own_core
 
-OWN = '''
+OWN = """
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -25,7 +25,7 @@ def make(num_observed):
     return Damped(jnp.ones({size}))
 
 number = 3
-'''
+"""
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ BROKEN_LINES = 3
 
 
 def follow_input(
-    run: Path, *, gate: float | None, patience: int, state: Path | None, skip_broken: bool, json: bool
+    run: Path, core: str | None, *, gate: float | None, patience: int, state: Path | None, skip_broken: bool, json: bool
 ) -> None:
     """Filter standard input until it ends, nobody listens, or Ctrl-C; all three are a good end."""
     from kaffee.inference.following import follow
     from kaffee.inference.online import OnlineFilter
     from kaffee.inference.stream import Interruptible
 
-    online = OnlineFilter(model_at(run), gate=gate, patience=patience)
+    online = OnlineFilter(model_at(run, core), gate=gate, patience=patience)
     if state is not None and (state / "online.json").exists():
         online.restore(state)
         if gate is not None:

@@ -5,7 +5,18 @@ from typing import Annotated
 import typer
 
 from kaffee.cli import recordings
-from kaffee.cli.recordings import AnyStep, Columns, Files, Json, Output, Quantiles, RecordingColumn, Run, TimeColumn
+from kaffee.cli.recordings import (
+    AnyStep,
+    Columns,
+    Files,
+    Json,
+    Output,
+    OwnCore,
+    Quantiles,
+    RecordingColumn,
+    Run,
+    TimeColumn,
+)
 
 DIVERGED = 3
 
@@ -26,6 +37,7 @@ def forecast(
     recording_column: RecordingColumn = None,
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.5,0.95",
+    core: OwnCore = None,
     json: Json = False,
 ) -> None:
     """Forecast recordings: an ensemble from the filtered belief at the end of each, or at a given time.
@@ -37,7 +49,7 @@ def forecast(
     recordings.check_output(output)
     levels = recordings.levels_of(quantiles)
     moment = None if at is None else time_of(at)
-    model = recordings.model_at(run)
+    model = recordings.model_at(run, core)
     series = recordings.read_recordings(model, files, columns, time_column, recording_column)
     found = forecast_recordings(
         model,
@@ -67,13 +79,14 @@ def run_free(
     runs: Annotated[int, typer.Option(min=1, help="How many runs.")] = 1,
     transient: Annotated[int, typer.Option(min=0, help="Steps before the first that is kept.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of start and noise.")] = 0,
+    core: OwnCore = None,
     json: Json = False,
 ) -> None:
     """Let a trained model run freely, in the units of its data; `kaffee simulate` does the same for a true system."""
     from kaffee.inference import simulate
 
     recordings.check_output(output)
-    model = recordings.model_at(run)
+    model = recordings.model_at(run, core)
     found = simulate(model, steps, shell=shell, core_noise=core_noise, runs=runs, transient=transient, seed=seed)
     facts = {**found.describe(), "seed": seed, "shell": shell}
     recordings.write_table(found.series, output, facts, json=json, sentence=facts["divergence"])

@@ -13,6 +13,7 @@ from kaffee.cli.recordings import (
     Json,
     Latent,
     Output,
+    OwnCore,
     Quantiles,
     RecordingColumn,
     Run,
@@ -52,6 +53,7 @@ def filter_(
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="With --follow: a broken line is no step, instead of a missing one.")
     ] = False,
+    core: OwnCore = None,
     json: Json = False,
 ) -> None:
     """Filter recordings: what the model knows at every row, and what it expected to read there.
@@ -69,7 +71,7 @@ def filter_(
             raise ConfigError("--follow reads standard input and writes standard output; leave out files and -o.")
         from kaffee.cli.follow import follow_input
 
-        follow_input(run, gate=gate, patience=patience, state=state, skip_broken=skip_broken, json=json)
+        follow_input(run, core, gate=gate, patience=patience, state=state, skip_broken=skip_broken, json=json)
         return
     if not files or output is None:
         raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
@@ -79,7 +81,7 @@ def filter_(
 
     recordings.check_output(output)
     levels = recordings.levels_of(quantiles)
-    model = recordings.model_at(run)
+    model = recordings.model_at(run, core)
     series = recordings.read_recordings(model, files, columns, time_column, recording_column)
     found = filter_recordings(model, series, gate=gate, patience=patience, any_step=any_step)
     facts = found.describe()
@@ -106,6 +108,7 @@ def smooth(
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.95",
     latent: Latent = False,
+    core: OwnCore = None,
     json: Json = False,
 ) -> None:
     """Smooth recordings: what the model knows at every row given all readings before and after it.
@@ -116,7 +119,7 @@ def smooth(
 
     recordings.check_output(output)
     levels = recordings.levels_of(quantiles)
-    model = recordings.model_at(run)
+    model = recordings.model_at(run, core)
     series = recordings.read_recordings(model, files, columns, time_column, recording_column)
     found = smooth_recordings(model, series, any_step=any_step)
     table = found.to_series(levels, latent=latent)
@@ -132,6 +135,7 @@ def impute(
     recording_column: RecordingColumn = None,
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.95",
+    core: OwnCore = None,
     json: Json = False,
 ) -> None:
     """Fill the gaps of recordings by the smoothed mean, with bands for the readings that are missing.
@@ -142,7 +146,7 @@ def impute(
 
     recordings.check_output(output)
     levels = recordings.levels_of(quantiles)
-    model = recordings.model_at(run)
+    model = recordings.model_at(run, core)
     series = recordings.read_recordings(model, files, columns, time_column, recording_column)
     found = impute_recordings(model, series, any_step=any_step)
     facts = found.describe()

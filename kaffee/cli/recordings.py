@@ -23,20 +23,27 @@ AnyStep = Annotated[bool, typer.Option("--any-step", help="Accept another time s
 Quantiles = Annotated[str, typer.Option(help="Quantile levels, separated by commas; empty for none.")]
 Latent = Annotated[bool, typer.Option("--latent", help="Latent states, too: z1, z2, ... in standardised units.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")]
+OwnCore = Annotated[
+    str | None, typer.Option("--core", help="FILE.py:FUNCTION that builds your own core, for models that have one.")
+]
 
 
-def model_at(run: Path) -> "Reconstruction":
-    """The model in a folder, or the fitted one of a run."""
-    from kaffee.checkpoint import load
+def model_at(run: Path, core: str | None = None) -> "Reconstruction":
+    """The model in a folder, or the fitted one of a run.
+
+    Args:
+        core: Where the user's own core is built; a folder cannot name code that would be run.
+    """
     from kaffee.errors import CheckpointError
     from kaffee.runs import RunFolder
+    from kaffee.starting import load_with
 
     if (run / "model.json").exists():
-        return load(run)
+        return load_with(run, core)
     method = RunFolder(run).settings().method
     if not (run / method / "model.json").exists():
         raise CheckpointError(f"{run} has no finished model yet. First: kaffee resume {run}")
-    return load(run / method)
+    return load_with(run / method, core)
 
 
 def read_recordings(

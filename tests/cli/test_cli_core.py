@@ -1,0 +1,67 @@
+"""`kaffee fit --core` and the settings that the data suggest, as a user types them."""
+
+import numpy as np
+import pytest
+
+from cli.conftest import SMALL, sets
+from kaffee.data import Series, write_series
+from kaffee.runs import RunFolder
+
+OWN = """
+import equinox as eqx
+import jax.numpy as jnp
+
+class Turning(eqx.Module):
+    angle: object
+
+    def __call__(self, z):
+        c, s = jnp.cos(self.angle), jnp.sin(self.angle)
+        return jnp.stack([c * z[0] - s * z[1], s * z[0] + c * z[1]])
+
+def make(num_observed):
+    return Turning(jnp.array(0.1))
+"""
+FEW = (*SMALL, "adaptation.schedule.num_updates=5")
+
+
+@pytest.fixture(scope="module")
+def own_run(kaffee, tmp_path_factory):
+    """A run around the user's core, as the user would make it."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "mine.py").write_text(OWN)
+    phase = 0.12 * np.arange(400)
+    noise = 0.05 * np.random.default_rng(0).standard_normal((400, 2))
+    write_series(Series.from_arrays(np.stack([np.cos(phase), np.sin(phase)], axis=1) + noise), folder / "turn.csv")
+    few = [text for text in FEW if not text.startswith(("core.", "pretraining.schedule.num_updates"))]
+    result = kaffee("fit", folder / "turn.csv", "-o", folder / "run", "--core", f"{folder}/mine.py:make", *sets(*few))
+    return folder, result
+
+
+def test_a_run_starts_from_the_users_core(own_run):
+    folder, result = own_run
+    assert result.exit_code == 0, result.output
+    assert RunFolder(folder / "run").settings().core.start == f"{folder}/mine.py:make"
+
+
+def test_what_the_data_suggest_is_shown_with_its_reason(own_run):
+    _, result = own_run
+    assert "Settings from the data" in result.stderr
+    assert "decorrelation time" in result.stderr
+    assert "given" in result.stderr
+
+
+def test_the_core_is_named_again_to_use_the_model(kaffee, refused, own_run):
+    folder, _ = own_run
+    arguments = ("forecast", folder / "run", folder / "turn.csv", "-o", folder / "ahead.csv", "--steps", 5)
+    assert "of your own class" in refused(*arguments)
+    assert kaffee(*arguments, "--core", f"{folder}/mine.py:make").exit_code == 0
+    assert "FILE.py:FUNCTION is needed" in refused(*arguments, "--core", "elsewhere")
+
+
+def test_the_papers_settings_are_one_word_away(kaffee, own_run):
+    folder, _ = own_run
+    suggested = kaffee("fit", folder / "turn.csv", "--print-config").stdout
+    paper = kaffee("fit", folder / "turn.csv", "--print-config", "--paper").stdout
+    assert "confine = 0.25" in suggested
+    assert 'confine = "none"' in paper
+    assert "num_updates = 150" in paper
