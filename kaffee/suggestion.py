@@ -45,28 +45,30 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
             f"{series.label}: the longest recording has {longest} rows for training, too few for windows of "
             f"{SHORTEST_WINDOW} steps. Bring longer recordings, or lower test_fraction (now {settings.test_fraction})."
         )
-    memory = f"decorrelation time {tau:.1f} steps"
-    interval = round(min(max(tau, 10.0), 50.0))
+    memory = f"the decorrelation time, {tau:.1f} steps"
+    interval = round(min(max(0.5 * tau, 10.0), 50.0))
     window = _fitting(5 * interval, 50, 200, longest)
-    scored = _fitting(4 * tau, 32, 64, longest - 8)
-    burn_in = min(8, longest - 1 - scored)
-    M = settings.core.resolved_dim(N)
+    scored = _fitting(3 * tau, 64, 128, longest - 8)
     found = [
-        Suggested("pretraining.forcing.interval", interval, f"{memory}, between 10 and 50"),
-        Suggested("pretraining.window", window, "5 intervals, between 50 and 200"),
-        Suggested("adaptation.scored", scored, f"4 x {memory}, between 32 and 64"),
-        Suggested("adaptation.burn_in", burn_in, "8 if the recordings are long enough"),
-        Suggested("adaptation.schedule.num_updates", 5000, "until bands are sharp"),
-        Suggested("adaptation.schedule.report_every", 50, "ditto"),
-        Suggested("adaptation.schedule.save_every", 500, "ditto"),
-        Suggested("adaptation.optimiser.final_learning_rate", 1e-5, "bands get sharp as the rate decays"),
+        Suggested("pretraining.forcing.interval", interval, f"half of {memory}; 10 to 50"),
+        Suggested("pretraining.window", window, "5 intervals; 50 to 200"),
+        Suggested("pretraining.schedule.num_updates", 60_000, "about a minute"),
+        Suggested("adaptation.scored", scored, f"3 times {memory}; 64 to 128"),
+        Suggested("adaptation.burn_in", min(8, longest - 1 - scored), "8, if recordings are long enough"),
+        Suggested("adaptation.schedule.num_updates", 5_000, "until the core no longer improves"),
+        Suggested("adaptation.schedule.report_every", 50, "progress every few seconds"),
+        Suggested("adaptation.schedule.save_every", 500, "what an interruption may cost"),
+        Suggested("adaptation.optimiser.final_learning_rate", 1e-5, "the noise of the last updates dies out"),
+        Suggested("adaptation.calibration", 300, "bands follow the final core"),
     ]
     if get_method(settings.method).train_core:
         found.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
     if settings.core.start is not None:
+        found = [each for each in found if not each.key.startswith("pretraining.schedule")]
         found.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))
     elif settings.core.latent_dim is None:
-        found.insert(0, Suggested("core.latent_dim", M, f"{N} coordinates: {_size_rule(settings)}"))
+        size = settings.core.resolved_dim(N)
+        found.insert(0, Suggested("core.latent_dim", size, f"{N} coordinates: {_size_rule(settings)}"))
     return found
 
 

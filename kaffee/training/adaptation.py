@@ -22,6 +22,8 @@ from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.sampling import padded, training_windows
 
+CALIBRATION = Optimiser("adam", learning_rate=5e-2, final_learning_rate=1e-3, clip_norm=2.0)
+
 
 @dataclass(frozen=True)
 class Adaptation:
@@ -37,6 +39,9 @@ class Adaptation:
         confine: Confine the trained core to the range of filtered training states, widened on both sides by this
             fraction of it, so that free runs stay bounded (see `kaffee.training.confine`); None: leave it free.
         segment: See `kaffee.objectives.run_terms`; for windows that do not fit in memory.
+        calibration: Updates of the shell alone that follow, by `CALIBRATION`. While the core learns, the scales of the
+            noise lag behind what it has learnt: Adam moves their logarithms by no more than the sum of its rates. None:
+            no such updates, as in the paper.
     """
 
     scored: int = 32
@@ -45,6 +50,7 @@ class Adaptation:
     gradient: Gradient = "adjoint"
     segment: int | None = None
     confine: float | None = None
+    calibration: int | None = None
     optimiser: Optimiser = Optimiser("adam", learning_rate=5e-3, clip_norm=2.0)
     schedule: Schedule = Schedule(num_updates=150, report_every=5, save_every=50)
 
@@ -55,6 +61,8 @@ class Adaptation:
             )
         if self.confine is not None and not 0 <= self.confine < math.inf:
             raise ConfigError(f"confine, a fraction of the states' range, must not be negative; got {self.confine}.")
+        if self.calibration is not None and self.calibration < 0:
+            raise ConfigError(f"calibration, a number of updates, must not be negative; got {self.calibration}.")
         steps = self.burn_in + self.scored
         if self.segment is not None and (self.segment < 1 or steps % self.segment):
             raise ConfigError(f"segment must divide burn_in + scored = {steps}; {self.segment} does not.")
@@ -132,10 +140,11 @@ def adapt(
     """
     parts = method.trainable_parts if parts is None else parts
     prior = model.replace(core=model.core.surrogate())
+    windows = training_windows(series, settings.burn_in + settings.scored + 1, model.dtype)
     trained = train(
         prior,
         nll_objective(prior, series, method, settings, parts),
-        training_windows(series, settings.burn_in + settings.scored + 1, model.dtype),
+        windows,
         parts=parts,
         optimiser=settings.optimiser,
         schedule=settings.schedule,
@@ -144,6 +153,17 @@ def adapt(
         save=save,
         **resume,
     )
+    if settings.calibration and trained.completed:
+        calibrated = train(
+            trained.model,
+            nll_objective(trained.model, series, method, settings, ("shell",)),
+            windows,
+            parts=("shell",),
+            optimiser=CALIBRATION,
+            schedule=replace(settings.schedule, num_updates=settings.calibration),
+            seed=seed + 1,
+        )
+        trained = replace(trained, model=calibrated.model)
     if settings.confine is None:
         return trained
     return replace(trained, model=confined(trained.model, series, method.filter, margin=settings.confine))

@@ -8,7 +8,10 @@ from small import LATENT, OBSERVED, gappy_series, same_arrays, small_model, stan
 
 from kaffee.data import Scaler
 from kaffee.errors import ConfigError, DataError
+from kaffee.filtering import run_filter
 from kaffee.methods import FROZEN_CORE, KAFFEE
+from kaffee.metrics.calibration import normalised_nis
+from kaffee.shell import Shell
 from kaffee.training.adaptation import Adaptation, adapt, latent_states, nll_objective
 from kaffee.training.loop import Schedule, train
 from kaffee.training.optimiser import Optimiser
@@ -118,3 +121,26 @@ def test_absurd_windows_are_refused(options, message):
 
 def test_the_default_window_may_be_cut_into_segments():
     assert Adaptation(segment=8).segment == 8
+
+
+def test_calibration_moves_the_shell_alone_after_the_core_is_trained():
+    """Bands that start e^3 too wide are right after it, although 6 updates of training could not move them far."""
+    model, series = small_model(), standard_series()
+    wide = model.replace(shell=Shell(model.shell.log_process_std + 3.0, model.shell.log_observation_std + 3.0))
+    plain = adapt(wide, series, KAFFEE, small(), seed=0).model
+    calibrated = adapt(wide, series, KAFFEE, small(calibration=150), seed=0).model
+    assert same_arrays(calibrated.core, plain.core)
+    nis = [normalised_nis_of(each, series) for each in (plain, calibrated)]
+    assert nis[0] < 0.1
+    assert nis[1] == pytest.approx(1.0, abs=0.3)
+
+
+def normalised_nis_of(model, series):
+    values = jnp.asarray(series.recordings[0][None], jnp.float32)
+    found = run_filter(model, values, jnp.ones_like(values, bool), KAFFEE.filter)
+    return normalised_nis(np.asarray(found.nis[0]), OBSERVED)
+
+
+def test_a_negative_number_of_calibrating_updates_is_a_clear_error():
+    with pytest.raises(ConfigError, match="calibration, a number of updates"):
+        Adaptation(calibration=-1)
