@@ -101,17 +101,13 @@ def fit(
 
 def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
     """What the data suggest, and what was said instead."""
-    from rich.console import Console
-
     from kaffee.config import value_at
-    from kaffee.tables import Table
 
-    rows = [
-        [each.key, value_at(settings, each.key), "given" if value_at(settings, each.key) != each.value else each.reason]
-        for each in suggested
-    ]
-    note = "Change one with --set KEY=VALUE; --paper takes the paper's settings for Lorenz-96."
-    Console(stderr=True).print(Table("Settings from the data", ("setting", "value", "why"), rows, note=note))
+    typer.echo("Settings from the data (--set KEY=VALUE changes one, --paper takes the paper's):", err=True)
+    for each in suggested:
+        value = value_at(settings, each.key)
+        reason = each.reason if value == each.value else f"given, instead of {each.value}"
+        typer.echo(f"  {each.key} = {value}  ({reason})", err=True)
 
 
 def resume(

@@ -50,7 +50,8 @@ def test_user_texts_are_escaped_and_nothing_is_loaded(plain):
     assert "&lt;b&gt;title" in page
     assert "x &amp; y.csv" in page
     assert "<script" not in page
-    assert "http" not in page
+    assert "http://" not in page
+    assert "https://" not in page
 
 
 def test_it_says_where_it_came_from(plain):

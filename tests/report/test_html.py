@@ -1,9 +1,15 @@
-"""The page: one file without network or scripts, in which every text is escaped."""
+"""The page: one file without network or foreign scripts, in which every text is escaped."""
 
+import base64
+import hashlib
+import re
 from html.parser import HTMLParser
 
+import pytest
 from matplotlib.figure import Figure
+from nasty_page import nasty_page, verdict
 
+from kaffee.errors import ConfigError
 from kaffee.report.html import Report, Section, png
 from kaffee.tables import Table
 
@@ -74,3 +80,46 @@ def test_the_page_says_its_encoding_language_and_width():
 
 def test_equal_figures_are_equal_bytes():
     assert png(figure()) == png(figure())
+
+
+def interactive_page():
+    return nasty_page().to_html()
+
+
+def test_an_interactive_page_is_closed_and_loads_nothing_either():
+    page = Page(interactive_page())
+    assert page.open == []
+    assert page.tags.count("script") == page.tags.count("figure") + 1 == 12
+    assert page.tags.count("li") == 3 + 4
+    assert all(address.startswith("#section-") for address in page.addresses)
+    assert "http://" not in interactive_page()
+
+
+def test_only_the_page_s_own_script_and_style_are_allowed():
+    text = interactive_page()
+    policy = re.search('<meta http-equiv="Content-Security-Policy" content="(.*?)">', text)[1]
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    for name in ("script", "style"):
+        inside = re.search(f"<{name}>(.*?)</{name}>", text, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in policy
+    assert "script-src 'none'" in Report("still").to_html()
+
+
+def test_a_verdict_of_another_kind_is_refused():
+    with pytest.raises(ConfigError, match=r"Unknown status of a verdict 'passed'. Did you mean 'pass'"):
+        Report("r", verdicts=[verdict("a", "n", "passed", "1", "r", "s")]).to_html()
+
+
+def test_long_pages_have_a_list_of_sections_and_end_with_their_origin():
+    page = Report("r", [Section("one"), Section("two")], provenance={"seed": 7}).to_html()
+    assert re.findall("href='(.*?)'>(.*?)<", page) == [
+        ("#section-0", "one"),
+        ("#section-1", "two"),
+        ("#section-2", "Provenance"),
+    ]
+    assert page.endswith("<dt>seed</dt><dd>7</dd></div></dl></section></main></body></html>\n")
+
+
+def test_names_that_are_no_unicode_can_be_written():
+    assert "<h1>a?b</h1>" in Report("a\udc80b").to_html()
