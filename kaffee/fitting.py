@@ -14,6 +14,7 @@ from kaffee.settings import FitSettings
 from kaffee.ssm import StateSpaceModel
 from kaffee.stages import NoStore, Stage, StageStore, run_stage
 from kaffee.starting import starting_point
+from kaffee.suggestion import suggest, with_suggestions
 from kaffee.training.adaptation import adapt
 from kaffee.training.initialise import initialise_shell
 from kaffee.training.loop import Trained, Watcher, initial_state
@@ -49,11 +50,13 @@ def fit(
     """Fit a probabilistic surrogate to a series.
 
     Args:
+        settings: By default those that the data suggest (`kaffee.suggestion`).
         dt: Time between rows; by default from the series' time column, else 1.
         store: Where stages are kept; the same call with the same store continues where it stopped.
         watcher: Called with a stage's title and its number of updates; returns who watches its progress.
     """
-    settings = settings or FitSettings()
+    if settings is None:
+        settings = with_suggestions(FitSettings(), suggest(series))
     store = store or NoStore()
     method = get_method(settings.method)
     watch = watcher or (lambda title, total: Watcher())
