@@ -14,7 +14,7 @@ from kaffee.settings import FitSettings
 from kaffee.ssm import StateSpaceModel
 from kaffee.stages import NoStore, Stage, StageStore, run_stage
 from kaffee.starting import starting_point
-from kaffee.suggestion import suggest, with_suggestions
+from kaffee.suggestion import settings_for
 from kaffee.training.adaptation import adapt
 from kaffee.training.initialise import initialise_shell
 from kaffee.training.loop import Trained, Watcher, initial_state
@@ -56,7 +56,7 @@ def fit(
         watcher: Called with a stage's title and its number of updates; returns who watches its progress.
     """
     if settings is None:
-        settings = with_suggestions(FitSettings(), suggest(series))
+        settings = settings_for(series)
     store = store or NoStore()
     method = get_method(settings.method)
     watch = watcher or (lambda title, total: Watcher())

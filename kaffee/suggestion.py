@@ -6,7 +6,7 @@ carry over to a recording with another step and another number of coordinates; t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,3 +87,9 @@ def with_suggestions(settings: FitSettings, suggested: Sequence[Suggested]) -> F
     for each in suggested:
         values = merge(values, nested(each.key, each.value))
     return update(settings, values)
+
+
+def settings_for(series: Series, given: Mapping[str, Any] | None = None) -> FitSettings:
+    """What the data suggest, where the nested values of `given` do not say otherwise."""
+    given = given or {}
+    return update(with_suggestions(FitSettings(), suggest(series, update(FitSettings(), given))), given)

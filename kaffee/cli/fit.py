@@ -71,7 +71,7 @@ def fit(
     from kaffee.settings import FitSettings
     from kaffee.sources import load_source, parse_source
     from kaffee.starting import absolute
-    from kaffee.suggestion import suggest, with_suggestions
+    from kaffee.suggestion import settings_for, suggest
 
     given: dict[str, Any] = {} if config is None else read_toml(config)
     for text in set_ or []:
@@ -90,7 +90,7 @@ def fit(
     source = parse_source(data, numbers(param or []), options)
     loaded = load_source(source, settings)
     suggested = [] if paper else suggest(loaded.series, settings)
-    settings = update(with_suggestions(FitSettings(), suggested), given)
+    settings = settings if paper else settings_for(loaded.series, given)
     if print_config:
         typer.echo(to_toml(settings), nl=False)
         return

@@ -1,16 +1,11 @@
 """`kaffee quickstart`: from nothing to a probabilistic surrogate of noisy Lorenz-63."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-SETTINGS = (
-    "simulation.num_steps=25000",
-    "pretraining.forcing.interval=10",
-    "pretraining.schedule.num_updates=60000",
-    "pretraining.schedule.save_every=10000",
-)
+SETTINGS = ("simulation.num_steps=25000",)
 
 
 def quickstart(
@@ -21,17 +16,21 @@ def quickstart(
 ) -> None:
     """Learn noisy Lorenz-63, make it probabilistic by KAFFEE, compare it with its prior, write a report.
 
-    The same as `kaffee fit lorenz63` with a few settings. About a minute on two cores.
+    The same as `kaffee fit lorenz63` with more data. About a minute on two cores.
     """
     from kaffee.cli.fit import execute
-    from kaffee.config import override
+    from kaffee.config import merge, parse_override, update
     from kaffee.runs import RunFolder
     from kaffee.settings import FitSettings
     from kaffee.sources import Source, load_source
+    from kaffee.suggestion import settings_for
 
-    settings = override(FitSettings(seed=seed), SETTINGS)
+    given: dict[str, Any] = {"seed": seed}
+    for text in SETTINGS:
+        given = merge(given, parse_override(text))
     source = Source(system="lorenz63")
     folder = RunFolder(output)
-    loaded = load_source(source, settings)
+    loaded = load_source(source, update(FitSettings(), given))
+    settings = settings_for(loaded.series, given)
     folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
     execute(folder, settings, loaded, title="kaffee quickstart: noisy Lorenz-63", quiet=quiet, json=json)
