@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from kaffee.filtering import run_filter as run_filter
     from kaffee.fitting import fit as fit
     from kaffee.incontext import adapt_foundation_model as adapt_foundation_model
+    from kaffee.inference import OnlineFilter as OnlineFilter
+    from kaffee.inference import filter_recordings as filter_recordings
+    from kaffee.inference import impute as impute
+    from kaffee.inference import smooth as smooth
     from kaffee.lyapunov import lyapunov_spectrum as lyapunov_spectrum
     from kaffee.methods import BLIND as BLIND
     from kaffee.methods import CORE_COLLAPSE as CORE_COLLAPSE
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from kaffee.settings import FitSettings as FitSettings
     from kaffee.shell import Shell as Shell
     from kaffee.ssm import StateSpaceModel as StateSpaceModel
+    from kaffee.surrogate import Surrogate as Surrogate
     from kaffee.systems import System as System
     from kaffee.systems import get_system as get_system
     from kaffee.systems import simulate as simulate
@@ -74,6 +79,7 @@ _HOME = {
     "filtering": ("run_filter",),
     "fitting": ("fit",),
     "incontext": ("adapt_foundation_model",),
+    "inference": ("OnlineFilter", "filter_recordings", "impute", "smooth"),
     "lyapunov": ("lyapunov_spectrum",),
     "methods": ("BLIND", "CORE_COLLAPSE", "FROZEN_CORE", "KAFFEE", "NOISE_MASKING", "Method"),
     "objectives": ("window_nll",),
@@ -83,6 +89,7 @@ _HOME = {
     "settings": ("FitSettings",),
     "shell": ("Shell",),
     "ssm": ("StateSpaceModel",),
+    "surrogate": ("Surrogate",),
     "systems": ("System", "get_system", "simulate", "system_names"),
     "training.adaptation": ("Adaptation", "adapt"),
     "training.forcing": ("Forcing",),

@@ -48,7 +48,10 @@ def fill_arrays(template: PyTree, arrays: Mapping[str, np.ndarray], what: str) -
     wanted = {_name(path) for path, leaf in leaves if _is_array_like(leaf)}
     missing, extra = sorted(wanted - set(arrays)), sorted(set(arrays) - wanted)
     if missing or extra:
-        raise CheckpointError(f"{what}: arrays missing: {missing or 'none'}; not expected: {extra or 'none'}.")
+        raise CheckpointError(
+            f"{what}: arrays missing: {missing or 'none'}; not expected: {extra or 'none'}. "
+            "Restore the folder, or train again."
+        )
     filled = []
     for path, leaf in leaves:
         if not _is_array_like(leaf):
@@ -56,9 +59,13 @@ def fill_arrays(template: PyTree, arrays: Mapping[str, np.ndarray], what: str) -
             continue
         array = arrays[_name(path)]
         if array.shape != leaf.shape:
-            raise CheckpointError(f"{what}: {_name(path)} has shape {array.shape} but should have {leaf.shape}.")
+            raise CheckpointError(
+                f"{what}: {_name(path)} has shape {array.shape} but should have {leaf.shape}. Restore the folder."
+            )
         if array.dtype.kind != np.dtype(leaf.dtype).kind:
-            raise CheckpointError(f"{what}: {_name(path)} is of type {array.dtype} but should be {leaf.dtype}.")
+            raise CheckpointError(
+                f"{what}: {_name(path)} is of type {array.dtype} but should be {leaf.dtype}. Restore the folder."
+            )
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         filled.append(jnp.asarray(array.astype(dtype)))
     return jax.tree_util.tree_unflatten(structure, filled)

@@ -12,6 +12,7 @@ import numpy as np
 from kaffee.arrays import fill_arrays, named_arrays
 from kaffee.cores import CORE_TYPES, Confined, Core, Custom, as_core
 from kaffee.data.scaler import Scaler
+from kaffee.description import WrongCall, check_core, check_weights, read_sizes, read_ties
 from kaffee.errors import CheckpointError, KaffeeError
 from kaffee.observation import LinearObservation, ObservationMap, Projection
 from kaffee.provenance import versions
@@ -21,6 +22,7 @@ from kaffee.store import read_json, read_record, write_record
 
 FORMAT = "kaffee-model"
 FORMAT_VERSION = 1
+_REMEDY = " Restore the folder, or train again."
 OBSERVATION_TYPES: dict[str, type[ObservationMap]] = {"projection": Projection, "linear": LinearObservation}
 
 
@@ -105,25 +107,23 @@ def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
     arrays, meta = read_record(folder, "model", "model")
     try:
         template = _template(meta, core, arrays)
-        scaler = Scaler.from_dict(meta["scaler"])
-        columns, dt = tuple(map(str, meta["columns"])), float(meta["dt"])
-        method, provenance = str(meta["method"]), dict(meta["provenance"])
-    except CheckpointError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, KaffeeError) as error:
-        raise CheckpointError(
-            f"{folder}/model.json is incomplete or was edited ({type(error).__name__}: {error})."
-        ) from error
-    model = fill_arrays(template, arrays, str(folder))
-    return Reconstruction(model, scaler, columns, dt, method, provenance)
+        ties = read_ties(meta, template.num_observed)
+    except WrongCall as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, KaffeeError) as error:
+        reason = str(error) if isinstance(error, KaffeeError) else f"{type(error).__name__}: {error}."
+        raise CheckpointError(f"{folder}/model.json is incomplete or was edited. {reason}{_REMEDY}") from error
+    return Reconstruction(fill_arrays(template, arrays, str(folder)), *ties)
 
 
 def _check_format(folder: Path, meta: Mapping[str, Any]) -> None:
     if meta.get("format") != FORMAT:
-        raise CheckpointError(f"{folder}/model.json is not a kaffee model (format: {meta.get('format')!r}).")
+        raise CheckpointError(
+            f"{folder}/model.json is not a kaffee model (format: {meta.get('format')!r:.80}). Check the path."
+        )
     version = meta.get("format_version")
     if type(version) is not int or version < 1:
-        raise CheckpointError(f"{folder}/model.json has no valid format_version ({version!r}).")
+        raise CheckpointError(f"{folder}/model.json has no valid format_version ({version!r:.80}).{_REMEDY}")
     if version > FORMAT_VERSION:
         raise CheckpointError(
             f"{folder} was written by a newer kaffee, in format {version}; this version reads up to {FORMAT_VERSION}. "
@@ -135,19 +135,21 @@ def _template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np.ndarr
     """A model of the right structure whose arrays are only shapes, so that no stored number can ask for memory."""
     entry = meta["core"]
     if entry["type"] == "custom" and given is None:
-        raise CheckpointError(
-            f"The core is of your own class {entry.get('class')}, which kaffee does not import for you. "
+        raise WrongCall(
+            f"The core is of your own class {entry.get('class')!s:.200}, which kaffee does not import for you. "
             "Load it with load(folder, core=an_object_of_that_class)."
         )
     if entry["type"] not in (*CORE_TYPES, "custom"):
-        raise CheckpointError(f"Unknown core type {entry['type']!r}; known: {', '.join(CORE_TYPES)}.")
+        raise CheckpointError(f"Unknown core type {entry['type']!r:.80}; known: {', '.join(CORE_TYPES)}.")
     if entry["type"] != "custom" and given is not None:
-        raise CheckpointError(f"The core is a built-in {entry['type']} that needs no core=; use load(folder).")
-    N, M = meta["observation"]["num_observed"], meta["observation"]["latent_dim"]
+        raise WrongCall(f"The core is a built-in {entry['type']} that needs no core=; use load(folder).")
+    N, M = read_sizes(meta["observation"])
     if "embedding" not in arrays or arrays["embedding"].shape != (M, N):
         raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
     if meta["observation"]["type"] not in OBSERVATION_TYPES:
-        raise CheckpointError(f"Unknown observation type {meta['observation']['type']!r}.")
+        raise CheckpointError(f"Unknown observation type {meta['observation']['type']!r:.80}.")
+    if entry["type"] != "custom":  # a core of one's own may hold what it likes
+        check_weights(arrays)
     # Building a skeleton takes time in proportion to its sizes; none exceeds the number of weights.
     stored = sum(array.size for array in arrays.values())
     for name, value in entry.get("hyperparameters", {}).items():
@@ -156,7 +158,11 @@ def _template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np.ndarr
 
     def build() -> StateSpaceModel:
         known = CORE_TYPES.get(entry["type"])
-        core = as_core(given, M) if known is None else known.skeleton(**entry["hyperparameters"])
+        if known is None:
+            core = as_core(given, M)
+        else:
+            core = known.skeleton(**entry["hyperparameters"])
+            check_core(core, M)
         if entry.get("confined", False):
             core = Confined(core, jnp.zeros(M), jnp.zeros(M))
         observation: ObservationMap = Projection(N, M)

@@ -45,6 +45,12 @@ def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
     return dataclasses.replace(settings, **changes)  # type: ignore[type-var]
 
 
+def shown(value: Any) -> str:
+    """A value in a message, cut to a readable length."""
+    text = f"{value!r:.200}"
+    return text if len(text) < 200 else f"{text} ..."
+
+
 def _group(hint: Any) -> Any:
     """The class of an optional group of settings."""
     return next((option for option in get_args(hint) if dataclasses.is_dataclass(option)), None)
@@ -61,13 +67,22 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
             return None
         if get_origin(option) is Literal and value in get_args(option):
             return value
-        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool) and _in_range(value):
             return float(value)
         if option in (int, str, bool) and type(value) is option:
             return value
         if get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(value)
-    raise ConfigError(f"{path} = {value!r} does not fit; it must be {_describe(options)}.")
+    raise ConfigError(f"{path} = {shown(value)} does not fit; it must be {_describe(options)}.")
+
+
+def _in_range(value: float) -> bool:
+    """Whether a number is one for the machine: a whole number may have any number of digits."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _describe(options: Iterable[Any]) -> str:
@@ -88,14 +103,14 @@ def parse_override(text: str) -> dict[str, Any]:
     """
     key, separator, raw = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"'{text}' is not of the form key=value, such as seed=3.")
+        raise ConfigError(f"{shown(text)} is not of the form key=value. Write it like seed=3.")
     raw = raw.strip()
     if raw.lower() in ("none", "null"):
         value: Any = None
     else:
         try:
             value = tomllib.loads(f"value = {raw}")["value"]
-        except ValueError:
+        except (ValueError, RecursionError):
             value = raw
     return nested(key.strip(), value)
 
@@ -143,9 +158,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"There is no settings file at {path}.") from None
+        raise ConfigError(f"There is no settings file at {path}. Check the path.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a readable TOML file: {error}.") from error
+        raise ConfigError(f"{path} is not a readable TOML file: {error}. Fix it.") from error
 
 
 def to_toml(settings: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from kaffee.checkpoint import load, load_state, save, save_state
 from kaffee.config import differences, to_dict, update
-from kaffee.errors import CheckpointError
+from kaffee.errors import CheckpointError, ConfigError
 from kaffee.provenance import machine, versions
 from kaffee.settings import FitSettings
 from kaffee.stages import Stage
@@ -78,7 +78,7 @@ class RunFolder:
         """What `run.json` says."""
         record = read_json(self.path / "run.json", "run")
         if record.get("format") != FORMAT:
-            raise CheckpointError(f"{self.path}/run.json is not a run of kaffee.")
+            raise CheckpointError(f"{self.path}/run.json is not a run of kaffee. Check the path.")
         if record.get("format_version") != FORMAT_VERSION:
             raise CheckpointError(
                 f"{self.path}/run.json is in format {record.get('format_version')!r}; this version of kaffee reads "
@@ -91,7 +91,12 @@ class RunFolder:
 
     def settings(self) -> FitSettings:
         """The settings that the run was started with."""
-        return update(FitSettings(), self.record()["settings"])
+        try:
+            return update(FitSettings(), self.record()["settings"])
+        except ConfigError as error:
+            raise CheckpointError(
+                f"{self.path}/run.json is damaged, was edited or is of another version. {error} Start a new run."
+            ) from error
 
     def finished(self, name: str) -> Stage | None:
         folder = self.path / name
@@ -102,7 +107,7 @@ class RunFolder:
         try:
             end = reconstruction.provenance["training"]
             return Stage(reconstruction, arrays["losses"], end["skipped"], end["completed"], end["report"])
-        except KeyError as error:
+        except (KeyError, TypeError) as error:
             raise CheckpointError(f"{folder} is not a stage of a run: it has no {error}. Start a new run.") from error
 
     def interrupted(self, name: str, template: TrainState) -> tuple[TrainState, np.ndarray] | None:
@@ -110,7 +115,10 @@ class RunFolder:
         if not (folder / "training.json").exists():
             return None
         _, meta = read_record(folder, "training", "training state")
-        losses = jax.ShapeDtypeStruct((meta.get("num_losses"),), jnp.float32)
+        number = meta.get("num_losses")
+        if type(number) is not int or number < 0:
+            raise CheckpointError(f"{folder}/training.json does not say how many losses there are. Start a new run.")
+        losses = jax.ShapeDtypeStruct((number,), jnp.float32)
         tree, _ = load_state(folder, "training", {"state": template, "losses": losses})
         return tree["state"], np.asarray(tree["losses"])
 

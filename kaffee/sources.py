@@ -107,6 +107,14 @@ def check_unchanged(series: Series, fingerprint: str, source: Source) -> None:
         )
 
 
+def title_of(source: Source) -> str:
+    """What a report of these data is called."""
+    if source.system is not None:
+        return f"kaffee: {source.system}"
+    more = f" and {len(source.paths) - 1} more" if len(source.paths) > 1 else ""
+    return f"kaffee: {Path(source.paths[0]).name}{more}"
+
+
 def summary(series: Series) -> str:
     """One line about a series."""
     missing = f", {100 * series.missing_fraction:.1f} % missing" if series.missing_fraction else ""

@@ -58,11 +58,13 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"There is no {what} at {path}.") from None
+        raise CheckpointError(f"There is no {what} at {path}. Check the path.") from None
     except (OSError, ValueError, RecursionError) as error:  # not UTF-8, not JSON, absurd numbers are ValueErrors
         raise CheckpointError(f"{path} is not a readable {what}: {error}. Restore it or run again.") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds {type(value).__name__} instead of a JSON object; it is no {what}.")
+        raise CheckpointError(
+            f"{path} holds {type(value).__name__} instead of a JSON object; it is no {what}. Restore it."
+        )
     return value
 
 
@@ -88,7 +90,7 @@ def _digest(path: Path, record: Mapping[str, Any]) -> str:
         plain = json.loads(json.dumps(record))
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
     except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} does not hold plain JSON values: {error}.") from error
+        raise CheckpointError(f"{path} does not hold plain JSON values: {error}. Restore it.") from error
 
 
 def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -97,7 +99,7 @@ def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarra
     meta = read_json(meta_path, what)
     entry, stored = meta.get("arrays"), meta.pop("sha256", None)
     if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
-        raise CheckpointError(f"{meta_path} does not name an array file; it is no {what} of kaffee.")
+        raise CheckpointError(f"{meta_path} does not name an array file; it is no {what} of kaffee. Check the path.")
     if _digest(meta_path, meta) != stored:
         raise CheckpointError(f"{meta_path} does not fit its own checksum: it is damaged or was edited. Restore it.")
     # Only the last part of the name counts, so that no record can point outside its folder.
@@ -105,9 +107,9 @@ def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarra
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"{what}: the weights {path} cannot be read ({error.strerror}).") from error
+        raise CheckpointError(f"{what}: the weights {path} cannot be read ({error.strerror}). Restore them.") from error
     except ValueError as error:
-        raise CheckpointError(f"{meta_path} names an impossible array file ({error}).") from error
+        raise CheckpointError(f"{meta_path} names an impossible array file ({error}). Restore it.") from error
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
         raise CheckpointError(
             f"{path} has {len(content)} bytes and another checksum than {name}.json records "
@@ -115,7 +117,9 @@ def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarra
         )
     try:
         return decode_arrays(content), meta
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is not a safetensors file: {error}.") from error
     except KeyError as error:  # a type that NumPy does not have
-        raise CheckpointError(f"{path} holds values of type {error}, which kaffee does not write.") from error
+        raise CheckpointError(
+            f"{path} holds values of type {error}, which kaffee does not write. Restore it or train again."
+        ) from error
+    except (SafetensorError, ValueError) as error:  # the latter for shapes that NumPy does not have
+        raise CheckpointError(f"{path} is not a safetensors file: {error}. Restore it or train again.") from error

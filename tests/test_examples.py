@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kaffee
+
 ROOT = Path(__file__).parent.parent
 FEWER = {"60_000": "40", "25_000": "1_500", "20_000": "400", "5_000": "300", "Adaptation()": "FEW"}
 
@@ -53,6 +55,45 @@ def test_readme_python_runs(tmp_path):
 def test_readme_has_eight_lines_of_python():
     lines = [line for line in python_blocks(ROOT / "README.md").splitlines() if line.strip()]
     assert len(lines) <= 8
+
+
+@pytest.mark.parametrize("name", ["own_csv", "several_recordings", "online_filtering"])
+@pytest.mark.filterwarnings("ignore:.*(left the attractor|diverged):RuntimeWarning")
+def test_example_of_a_surrogate_runs(name, capsys):
+    main = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["main"]
+    result = main(num_pretraining=30, num_adaptation=3)
+    assert result.method == "kaffee"
+    assert result.dt == pytest.approx(0.02)
+    assert "nan" not in capsys.readouterr().out
+
+
+def test_the_picture_of_a_forecast_is_drawn(tmp_path):
+    example = runpy.run_path(str(ROOT / "examples" / "own_csv.py"))
+    rows = np.random.default_rng(0).normal(size=(2, example["HORIZON"], 3))
+    past, future = (kaffee.Series.from_arrays(x, ["a", "b", "c"], 0.02 * np.arange(len(x))) for x in rows)
+    columns = [f"{name}_{kind}" for name in "abc" for kind in ("mean", "q05", "q95")]
+    forecast = kaffee.Series.from_arrays(np.repeat(rows[1], 3, axis=1), columns, future.times[0])
+    example["draw"](past, future, forecast, tmp_path / "forecast.png")
+    assert (tmp_path / "forecast.png").stat().st_size > 10_000
+
+
+@pytest.mark.filterwarnings("ignore:.*(left the attractor|diverged):RuntimeWarning")
+def test_the_ecg_example_runs(capsys):
+    example = runpy.run_path(str(ROOT / "examples" / "ecg.py"))
+    if not example["DEFAULT"].exists():
+        pytest.skip(f"{example['DEFAULT']} is not there: the electrocardiogram is no part of the repository")
+    result = example["main"](num_pretraining=30, num_adaptation=3)
+    assert result.model.num_observed == 5
+    assert "of the heart" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:.*(left the attractor|diverged):RuntimeWarning")
+def test_the_page_on_surrogates_runs(tmp_path):
+    few = '{"pretraining.schedule.num_updates": 30, "adaptation.schedule.num_updates": 3, '
+    code = python_blocks(ROOT / "docs" / "surrogate.md").replace("settings={", f"settings={few}")
+    scope = run(code, tmp_path)
+    assert scope["filled"].notna().all(axis=None)
+    assert (tmp_path / "model" / "prior" / "model.json").exists()
 
 
 def test_tutorial_runs(tmp_path):

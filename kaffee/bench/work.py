@@ -8,6 +8,7 @@ from typing import Any
 from kaffee.bench.controls import measure_control
 from kaffee.bench.incontext import measure_in_context
 from kaffee.bench.kinds import measure_card, measure_gap, measure_selection
+from kaffee.bench.proxies import measure_proxies
 from kaffee.bench.recipe import load_recipe
 from kaffee.bench.store import Cell, ResultStore
 from kaffee.bench.tangents import measure_tangent
@@ -20,6 +21,7 @@ KINDS = {
     "context": measure_in_context,
     "tangent": measure_tangent,
     "control": measure_control,
+    "proxies": measure_proxies,
 }
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from kaffee.checkpoint import Reconstruction
     from kaffee.data import Series
+    from kaffee.fitting import Fit
+    from kaffee.runs import RunFolder
     from kaffee.settings import FitSettings
-    from kaffee.sources import Source
+    from kaffee.sources import Loaded, Source
 
 
 class FinishedStage(NamedTuple):
@@ -22,6 +24,57 @@ class FinishedStage(NamedTuple):
     def standard(self) -> "Series":
         """The training data in the units of the model."""
         return self.train.standardised(self.reconstruction.scaler)
+
+
+class FinishedFit(NamedTuple):
+    """A finished run as `kaffee fit` left it."""
+
+    folder: "RunFolder"
+    fit: "Fit"
+    loaded: "Loaded"
+    title: str
+
+
+def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = None) -> FinishedFit:
+    """Both stages of a run with its data; nothing is trained.
+
+    Args:
+        core: `FILE.py:FUNCTION` of the user's own core, if the run has one.
+        on: Files that take the place of the held-out data.
+
+    Raises:
+        CheckpointError: There is no run, or it is not finished.
+    """
+    from dataclasses import replace
+
+    from kaffee.data import read_series
+    from kaffee.errors import CheckpointError
+    from kaffee.fitting import fit
+    from kaffee.inference.matching import matched
+    from kaffee.runs import RunFolder
+    from kaffee.sources import Source, check_unchanged, load_source, title_of
+    from kaffee.starting import own_core
+
+    folder = RunFolder(run)
+    settings, record = folder.settings(), folder.record()
+    source = Source.from_dict(record["data"].get("source"))
+    loaded = load_source(source, settings)
+    check_unchanged(loaded.series, record["data"]["fingerprint"], source)
+    if core is not None:
+        folder = RunFolder(run, core=own_core(core, loaded.series.num_coordinates))
+    for name in ("prior", settings.method):
+        if folder.finished(name) is None:
+            raise CheckpointError(f"{run} has no finished {name} yet. First: kaffee resume {run}")
+    found = fit(loaded.series, settings, dt=loaded.dt, store=folder)
+    title = title_of(source)
+    if on:
+        test = matched(found.fitted.reconstruction, read_series(on))
+        found, loaded, title = (
+            replace(found, test=test),
+            replace(loaded, truth=None),
+            f"{title} on {test.name or on[0]}",
+        )
+    return FinishedFit(folder, found, loaded, title)
 
 
 def finished_stage(run: Path, stage: str | None = None) -> FinishedStage:

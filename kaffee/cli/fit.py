@@ -1,8 +1,5 @@
 """`kaffee fit` and `kaffee resume`."""
 
-import json as json_module
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,7 +122,7 @@ def resume(
 def _run(output: Path, settings: "FitSettings", source: "Source", loaded: "Loaded", *, quiet: bool, json: bool) -> None:
     from kaffee.config import to_dict
     from kaffee.runs import RunFolder
-    from kaffee.sources import check_unchanged
+    from kaffee.sources import check_unchanged, title_of
     from kaffee.starting import is_own, own_core
 
     start = settings.core.start
@@ -137,21 +134,17 @@ def _run(output: Path, settings: "FitSettings", source: "Source", loaded: "Loade
         if same_command:
             check_unchanged(loaded.series, earlier["data"]["fingerprint"], source)
     folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
-    more = f" and {len(source.paths) - 1} more" if len(source.paths) > 1 else ""
-    title = f"kaffee: {source.system or Path(source.paths[0]).name + more}"
-    execute(folder, settings, loaded, title=title, quiet=quiet, json=json)
+    execute(folder, settings, loaded, title=title_of(source), quiet=quiet, json=json)
 
 
 def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: str, quiet: bool, json: bool) -> None:
     """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
     from rich.console import Console
 
+    from kaffee.cli.conclusion import conclude
     from kaffee.cli.progress import TrainingProgress
     from kaffee.fitting import fit as fit_series
-    from kaffee.report.fit import report_fit
-    from kaffee.report.html import png
     from kaffee.sources import short_recordings, summary
-    from kaffee.store import write_atomically, write_json
 
     console = Console(stderr=True)
     if not quiet:
@@ -164,21 +157,6 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
         if stage.skipped:
             word, colour = ("warning", "yellow") if stage.completed else ("error", "red")
             console.print(f"{word}: {stage.report}", style=colour, markup=False, soft_wrap=True)
-    if not quiet:
-        console.print("Checking free runs and held-out data ...")
-    command = shlex.join(["kaffee", *sys.argv[1:]])
-    report = report_fit(result, title=title, command=command, truth=loaded.truth)
-    checks = {name: check.to_dict() for name, check in report.checks.items()}
-    write_json(folder.path / "checks.json", checks)
-    for section in report.page.sections:
-        for figure, _ in section.figures:
-            write_atomically(folder.path / f"{section.title.lower()}.png", png(figure))
-    page = folder.path / "report.html"
-    write_atomically(page, report.page.to_html().encode())
-    if json:
-        typer.echo(json_module.dumps(checks, indent=2))
-    else:
-        Console().print(report.table)
-        typer.echo(f"Report: {page}")
+    conclude(folder, result, loaded, title=title, quiet=quiet, json=json)
     if not result.fitted.completed:
         raise typer.Exit(3)

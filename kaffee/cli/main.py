@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from kaffee.cli import about, adapt, bench, diagnose, dpc, fit, inference, models, quickstart, systems, zeroshot
+from kaffee.cli import about, adapt, bench, diagnose, dpc, fit, inference, models, quickstart, report, systems, zeroshot
 from kaffee.errors import KaffeeError
 
 INTERRUPTED = 130
@@ -33,6 +33,8 @@ app.command("systems")(systems.systems)
 app.command("simulate")(systems.simulate)
 app.command("fit")(fit.fit)
 app.command("resume")(fit.resume)
+app.command("report")(report.report)
+app.command("compare")(report.compare)
 inference.add_to(app)
 app.command("dpc")(dpc.dpc)
 app.command("diagnose")(diagnose.diagnose)

@@ -12,6 +12,10 @@ from kaffee.errors import DataError, unknown
 Values = Float[np.ndarray, "T N"]
 Times = Float[np.ndarray, " T"]
 
+# Larger times overflow in the arithmetic of steps; the age of the universe is 4e17 seconds.
+MAX_TIME = 1e100
+_COARSE_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms")
+
 
 def as_float64(data: Any, where: str) -> np.ndarray:
     """A fresh, contiguous float64 array of real numbers; masked entries become NaN.
@@ -38,8 +42,10 @@ def as_float64(data: Any, where: str) -> np.ndarray:
             "M": "Pass timestamps as times=, not as a coordinate.",
         }.get(array.dtype.kind, "Convert it to an array of floats.")
         raise DataError(f"{where}: values of type {array.dtype} are not real numbers. {advice}")
-    with np.errstate(over="ignore"):  # a long double beyond float64 becomes infinite and is reported as such
+    # a long double beyond float64 becomes infinite and is reported as such; a damaged file may hold signalling NaNs
+    with np.errstate(over="ignore", invalid="ignore"):
         floats = np.array(array, dtype=np.float64, order="C")
+    floats[np.isnan(floats)] = np.nan
     if masked is not None and masked is not np.ma.nomask:
         floats[masked] = np.nan
     return floats
@@ -139,7 +145,7 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
     """Times of one recording: finite, strictly increasing, one for each row; datetimes become seconds."""
     raw = np.asarray(times)
     if raw.dtype.kind == "M":
-        raw = np.where(np.isnat(raw), np.nan, raw.astype("datetime64[us]").astype(np.int64) / 1e6)
+        raw = stamp_seconds(raw, where)
     place = place or (lambda row: f"{where}, row {row}")
     array = as_float64(raw, f"{where}, times")
     if array.shape != (length,):
@@ -151,8 +157,14 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
             f"{place(row)}: the time is missing or infinite. Fill in the time, or remove the row: a row that "
             "is left out is treated as missing."
         )
-    with np.errstate(over="ignore"):
-        falls = np.flatnonzero(np.diff(array) <= 0)
+    large = np.flatnonzero(np.abs(array) > MAX_TIME)
+    if large.size:
+        row = int(large[0])
+        raise DataError(
+            f"{place(row)}: the time {float(array[row])!r} is too large. Fix it, or pass time_column=False if this is "
+            "not a time."
+        )
+    falls = np.flatnonzero(np.diff(array) <= 0)
     if falls.size:
         row = int(falls[0]) + 1
         kind = "repeats" if array[row] == array[row - 1] else "goes back"
@@ -164,6 +176,17 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
     return array
 
 
+def stamp_seconds(stamps: np.ndarray, where: str) -> np.ndarray:
+    """Datetimes as seconds since 1970, NaN for those that are missing."""
+    micro = stamps.astype("datetime64[us]")
+    # NumPy wraps around in silence where years or seconds are more microseconds than 64 bits hold
+    if np.datetime_data(stamps.dtype)[0] in _COARSE_UNITS:
+        wrapped = (micro.astype(stamps.dtype) != stamps) & ~np.isnat(stamps)
+        if wrapped.any():
+            raise DataError(f"{where}: a time is too far from 1970 to count in microseconds. Correct the times.")
+    return np.where(np.isnat(stamps), np.nan, micro.astype(np.int64) / 1e6)
+
+
 def find_column(given: str | int, names: Sequence[str], where: str) -> int:
     """The position of a column given by name or 0-based index; digits in text count as an index.
 
@@ -172,7 +195,8 @@ def find_column(given: str | int, names: Sequence[str], where: str) -> int:
     """
     if isinstance(given, str) and given in names:
         return names.index(given)
-    if isinstance(given, str) and not given.strip().isdecimal():
+    digits = isinstance(given, str) and given.strip().isdecimal() and len(given) < 20
+    if isinstance(given, str) and not digits:
         # a file with a thousand columns should not print a thousand names
         hint = unknown("column", given, names)
         raise DataError(f"{where}: {hint if len(hint) < 400 else unknown('column', given, names[:12])}")

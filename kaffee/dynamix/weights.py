@@ -22,6 +22,7 @@ from kaffee.errors import CheckpointError
 # The published model has 44 kB; what is a thousand times larger is another file.
 MAX_BYTES = 64 * 2**20
 EXPERT_TYPE = "almost_linear_rnn"
+_REMEDY = " Fetch both files again: kaffee models pull"
 
 # Our names of the gate's parameters and those of the release.
 GATING = {
@@ -52,17 +53,19 @@ class Architecture:
         """From the JSON of the release; options that kaffee does not implement are errors."""
         given = config.get("architecture")
         if not isinstance(given, dict):
-            raise CheckpointError(f"{where} has no 'architecture'; it is no configuration of a DynaMix model.")
+            raise CheckpointError(f"{where} has no 'architecture'; it is no configuration of a DynaMix model.{_REMEDY}")
         sizes = {}
         for field, key in (("latent_dim", "M"), ("num_observed", "N"), ("num_experts", "Experts"), ("num_gates", "P")):
             value = given.get(key)
             if type(value) is not int or value < (0 if key == "P" else 1):
-                raise CheckpointError(f"{where}: architecture.{key} must be a whole number, not {value!r}.")
+                raise CheckpointError(f"{where}: architecture.{key} must be a whole number, not {value!r:.80}.")
             sizes[field] = value
         for key, supported in (("hidden_dim", 0), ("expert_type", EXPERT_TYPE), ("probabilistic_expert", False)):
             value = given.get(key, supported)
             if value != supported:
-                raise CheckpointError(f"{where}: {key} = {value!r} is not supported; kaffee reads {supported!r} only.")
+                raise CheckpointError(
+                    f"{where}: {key} = {value!r:.80} is not supported; it must be {supported!r}, all that kaffee reads."
+                )
         found = cls(**sizes)
         if not found.num_observed <= found.latent_dim or not found.num_gates <= found.latent_dim:
             raise CheckpointError(f"{where}: M = {found.latent_dim} must be at least N and P; given {sizes}.")
@@ -121,6 +124,12 @@ def decode_weights(content: bytes, config: Mapping[str, Any], where: str, config
             f"{where} ({len(content)} bytes) is not a safetensors file, or was truncated: {error}. Fetch it again: "
             "kaffee models pull"
         ) from error
+    # Before a name is made for each of them: a file may ask for a billion.
+    if 3 * architecture.num_experts > len(tensors):
+        raise CheckpointError(
+            f"{where} holds {len(tensors)} tensors, too few for the {architecture.num_experts!s:.20} experts that "
+            f"{config_where} states.{_REMEDY}"
+        )
     hidden = tensors.get("gating_network.mlp_layer1.bias", np.zeros(architecture.num_experts))
     _check_tensors(tensors, _expected(architecture, int(hidden.size)), where)
     name = config.get("name")
@@ -132,9 +141,9 @@ def parse_config(content: bytes, where: str) -> dict[str, Any]:
     try:
         config = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} is not JSON: {error}.") from error
+        raise CheckpointError(f"{where} is not JSON: {error}.{_REMEDY}") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{where} holds {type(config).__name__} instead of a JSON object.")
+        raise CheckpointError(f"{where} holds {type(config).__name__} instead of a JSON object.{_REMEDY}")
     return config
 
 
@@ -144,10 +153,12 @@ def read_weights(path: str | Path, config: str | Path) -> Weights:
     for file, what in ((Path(config), "configuration"), (Path(path), "weight file")):
         try:
             if file.stat().st_size > MAX_BYTES:
-                raise CheckpointError(f"{file} is larger than {MAX_BYTES >> 20} MB; it is no {what} of DynaMix.")
+                raise CheckpointError(
+                    f"{file} is larger than {MAX_BYTES >> 20} MB; it is no {what} of DynaMix.{_REMEDY}"
+                )
             contents.append(file.read_bytes())
         except OSError as error:
-            raise CheckpointError(f"The {what} {file} cannot be read ({error.strerror or error}).") from error
+            raise CheckpointError(f"The {what} {file} cannot be read ({error.strerror or error}).{_REMEDY}") from error
     return decode_weights(contents[1], parse_config(contents[0], str(config)), str(path), str(config))
 
 
@@ -164,21 +175,23 @@ def _expected(sizes: Architecture, H: int) -> dict[str, tuple[int, ...]]:
 def _check_tensors(found: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
     missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     if missing or extra:
-        raise CheckpointError(f"{where}: tensors missing: {_few(missing)}; not expected: {_few(extra)}.")
+        raise CheckpointError(f"{where}: tensors missing: {_few(missing)}; not expected: {_few(extra)}.{_REMEDY}")
     for name, shape in expected.items():
         tensor = found[name]
         if tensor.shape != shape:
             raise CheckpointError(
-                f"{where}: tensor {name} has shape {tensor.shape}; the configuration asks for {shape}."
+                f"{where}: tensor {name} has shape {tensor.shape}; the configuration asks for {shape}.{_REMEDY}"
             )
         if tensor.dtype.kind != "f":
             raise CheckpointError(f"{where}: tensor {name} is of type {tensor.dtype}; it must be floating point.")
-        if not np.isfinite(tensor).all():
-            raise CheckpointError(f"{where}: tensor {name} holds values that are not finite.")
-        if "softmax_temp" in name and not tensor.all():
-            raise CheckpointError(f"{where}: tensor {name} is 0; a temperature is not.")
+        with np.errstate(all="ignore"):  # what float32 does not hold is no weight of a model in float32 or float64
+            single = tensor.astype(np.float32)
+        if not np.isfinite(single).all():
+            raise CheckpointError(f"{where}: tensor {name} holds values that are not finite.{_REMEDY}")
+        if "softmax_temp" in name and not single.all():
+            raise CheckpointError(f"{where}: tensor {name} is 0; a temperature must not be.{_REMEDY}")
 
 
 def _few(names: list[str], limit: int = 6) -> str:
     more = f", ... ({len(names)} in all)" if len(names) > limit else ""
-    return (", ".join(names[:limit]) + more) or "none"
+    return (", ".join(f"{name:.80}" for name in names[:limit]) + more) or "none"

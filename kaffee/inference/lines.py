@@ -137,6 +137,9 @@ def _plain(time: Any) -> Any:
     if isinstance(time, str):
         number = parse_number(time)
         return time if number is None else _plain(number)
-    if isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time):
+    if isinstance(time, bool) or not isinstance(time, int | float):
         return None
-    return time
+    try:
+        return time if math.isfinite(time) else None
+    except OverflowError:  # a whole number of hundreds of digits
+        return None

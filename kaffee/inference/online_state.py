@@ -18,6 +18,8 @@ from kaffee.store import read_record, write_record
 FORMAT = "kaffee-online"
 FORMAT_VERSION = 1
 NAME = "online"
+# The counter of rejections has 32 bits.
+MAX_PATIENCE = 2**31 - 1
 
 
 def fingerprint(reconstruction: Reconstruction) -> str:
@@ -48,11 +50,24 @@ def read_track(folder: Path, reconstruction: Reconstruction, template: Track) ->
     if meta.get("format") != FORMAT or meta.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
             f"{folder}/{NAME}.json is not the state of an online filter that this version reads (format "
-            f"{meta.get('format')!r}, version {meta.get('format_version')!r})."
+            f"{meta.get('format')!r:.80}, version {meta.get('format_version')!r:.80}). Start anew without it."
         )
     if meta.get("model") != fingerprint(reconstruction):
         raise CheckpointError(
             f"{folder} is the state of another model's filter. Restore it with the model it was saved with, or start "
             "anew without it."
         )
-    return fill_arrays(template, arrays, str(folder)), dict(meta["facts"])
+    return fill_arrays(template, arrays, str(folder)), _facts(meta.get("facts"), folder)
+
+
+def _facts(given: Any, folder: Path) -> dict[str, Any]:
+    """What `OnlineFilter.save` notes beside the track, with the values that it can have."""
+    if isinstance(given, dict):
+        gate, patience, steps = (given.get(name) for name in ("gate", "patience", "num_steps"))
+        whole = type(patience) is int and 1 <= patience <= MAX_PATIENCE and type(steps) is int and steps >= 0
+        if whole and (gate is None or (type(gate) is float and 0.0 < gate < 1.0)):
+            return {"gate": gate, "patience": patience, "num_steps": steps}
+    raise CheckpointError(
+        f"{folder}/{NAME}.json does not say which gate the filter had and how many steps it took. "
+        "Start anew without it."
+    )

@@ -1,15 +1,21 @@
 """The report of a fit: what was learned, beside the prior and the reference."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from matplotlib.figure import Figure
 
+from kaffee.certification import Certificate, CertificationSettings, certify
 from kaffee.checkpoint import Reconstruction
 from kaffee.checks import MIN_STEPS, Check, check, compare_runs, core_trajectory, filter_series, start_row
+from kaffee.config import to_toml
 from kaffee.data.series import Series
 from kaffee.fitting import Fit
+from kaffee.inference.matching import model_columns
+from kaffee.report.certified import cards, sections
 from kaffee.report.figures import attractors, loss_curves, withheld_coordinate
 from kaffee.report.html import Report, Section
 from kaffee.tables import Table
@@ -33,11 +39,17 @@ class Truth:
 
 @dataclass(frozen=True)
 class FitReport:
-    """The checks of both stages, as a table, and the page."""
+    """The checks of both stages, as a table, the certificate, and the page.
+
+    Attributes:
+        pictures: Still figures by name, for papers and slides.
+    """
 
     checks: dict[str, Check]
     table: Table
+    certificate: Certificate
     page: Report
+    pictures: dict[str, Figure]
 
 
 def comparison(checks: dict[str, Check], truth: Truth | None) -> Table:
@@ -89,48 +101,72 @@ def withheld_figure(model: Reconstruction, fit: Fit, truth: Truth | None, num_st
     )
 
 
-def report_fit(fit: Fit, *, title: str, command: str, truth: Truth | None = None, num_steps: int = 20_000) -> FitReport:
-    """Check prior and fitted model and lay out the page."""
+def report_fit(
+    fit: Fit,
+    *,
+    title: str,
+    command: str,
+    truth: Truth | None = None,
+    num_steps: int = 20_000,
+    certification: CertificationSettings | None = None,
+    watch: Callable[[str], object] | None = None,
+) -> FitReport:
+    """Check prior and fitted model, certify the fitted one on the held-out data, and lay out the page.
+
+    Args:
+        watch: Told the name of each stage of the certification.
+    """
     reference = None if truth is None else truth.states
-    name = fit.settings.method
-    stages = {"prior": fit.prior.reconstruction, name: fit.fitted.reconstruction}
+    name, fitted = fit.settings.method, fit.fitted.reconstruction
+    stages = {"prior": fit.prior.reconstruction, name: fitted}
     checks = {key: check(model, fit.test, reference=reference, num_steps=num_steps) for key, model in stages.items()}
     table = comparison(checks, truth)
-    shown = max(fit.test.recordings, key=len) if reference is None else reference
-    shown = shown[:num_steps]
-    runs = {"truth" if truth is not None else "data": shown}
-    for key, model in stages.items():
-        runs[key] = core_trajectory(model, start_row(model, shown), max(len(shown), MIN_STEPS))[0]
-    labels = {"Pretraining": "squared error", f"Adaptation ({name})": "NLL per entry"}
-    losses = dict(zip(labels, (fit.prior.losses, fit.fitted.losses), strict=True))
-    provenance = fit.fitted.reconstruction.provenance
-    facts = {"command": command, "seed": provenance["seed"], "data": provenance["fingerprint"]}
-    facts |= provenance["versions"]
-    withheld = withheld_figure(fit.fitted.reconstruction, fit, truth)
+    certificate = certify(
+        fitted, fit.train, fit.test, prior=fit.prior.reconstruction, settings=certification, watch=watch
+    )
+    pictures = _pictures(fit, truth, num_steps)
+    columns = model_columns(fitted)
+    found = sections(certificate, truth=reference, true_maximum=None if truth is None else truth.lambda_1)
     belief = (
         "A held-out coordinate with the filter's belief about its noise-free value. While observations are withheld, "
         "the band grows as fast as the core's Jacobians say."
     )
+    withheld = [Section("Filtering", figures=[(pictures["filtering"], belief)])] if "filtering" in pictures else []
+    text = f"Pretraining: {fit.prior.report}. Adaptation: {fit.fitted.report}."
+    provenance = fitted.provenance
     page = Report(
         title,
         [
-            Section(
-                "Result",
-                f"Pretraining: {fit.prior.report}. Adaptation: {fit.fitted.report}.",
-                tables=[table],
-            ),
-            Section(
-                "Attractor",
-                figures=[
-                    (
-                        attractors(runs, fit.fitted.reconstruction.columns),
-                        "Free runs of the core beside the reference.",
-                    )
-                ],
-            ),
-            *([Section("Filtering", figures=[(withheld, belief)])] if withheld is not None else []),
-            Section("Training", figures=[(loss_curves(losses, labels), "Loss over updates.")]),
-            Section("Provenance", code="\n".join(f"{key}: {value}" for key, value in facts.items())),
+            Section("Result", text, tables=[table]),
+            *found,
+            *withheld,
+            Section("Training", figures=[(pictures["training"], "Loss over updates.")]),
+            Section("Settings", code=to_toml(fit.settings)),
         ],
+        subtitle=f"{name}: {fit.train.num_steps} rows of {len(columns)} coordinates for training, "
+        f"{fit.test.num_steps} held out",
+        verdicts=cards(certificate),
+        provenance={
+            "command": command,
+            "seed": provenance["seed"],
+            "data": provenance["fingerprint"],
+            "held-out data": certificate.about["test"]["fingerprint"],
+            **provenance["versions"],
+        },
     )
-    return FitReport(checks, table, page)
+    return FitReport(checks, table, certificate, page, pictures)
+
+
+def _pictures(fit: Fit, truth: Truth | None, num_steps: int) -> dict[str, Figure]:
+    name, fitted = fit.settings.method, fit.fitted.reconstruction
+    shown = (max(fit.test.recordings, key=len) if truth is None else truth.states)[:num_steps]
+    runs = {"truth" if truth is not None else "data": shown}
+    for key, model in (("prior", fit.prior.reconstruction), (name, fitted)):
+        runs[key] = core_trajectory(model, start_row(model, shown), max(len(shown), MIN_STEPS))[0]
+    labels = {"Pretraining": "squared error", f"Adaptation ({name})": "NLL per entry"}
+    losses = dict(zip(labels, (fit.prior.losses, fit.fitted.losses), strict=True))
+    found = {"attractor": attractors(runs, fitted.columns)}
+    withheld = withheld_figure(fitted, fit, truth)
+    if withheld is not None:
+        found["filtering"] = withheld
+    return {**found, "training": loss_curves({k: v for k, v in losses.items() if len(v)} or losses, labels)}

@@ -120,5 +120,8 @@ def _check_path(path: Path) -> None:
             f"{path}: files ending in '{path.suffix}' cannot be read. Supported: {', '.join(SUFFIXES)}. "
             "Convert the file, or rename it if it is one of these."
         )
-    if path.is_file() and path.stat().st_size == 0:
+    if not path.is_file():
+        # a pipe or a device might never end
+        raise DataError(f"{path}: not a regular file. Copy its content to a file and pass that.")
+    if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty. Check that the export has finished.")

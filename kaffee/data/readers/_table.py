@@ -159,7 +159,9 @@ def find_roles(table: Table, choice: Choice, note: Callable[[str], None]) -> Rol
     if choice.recording_column is None:
         recording = next((j for j in free if names[j].lower() == "recording" and j != time), None)
     if time is not None and time == recording:
-        raise DataError(f"{source}: column '{names[time]}' cannot be both time and recording label.")
+        raise DataError(
+            f"{source}: column '{names[time]}' cannot be both time and recording label. Choose different columns."
+        )
     coordinates = chosen if chosen is not None else [j for j in free if j not in (time, recording)]
     if not coordinates:
         used = [names[j] for j in (time, recording) if j is not None]

@@ -10,6 +10,7 @@ import numpy as np
 
 from kaffee.data.readers._table import missing_label
 from kaffee.data.timeaxis import seconds
+from kaffee.data.validate import stamp_seconds
 from kaffee.errors import DataError
 
 
@@ -45,15 +46,19 @@ class ParquetTable:
     def times(self, column: int) -> np.ndarray:
         data, types = self.table.column(column), self.arrow.types
         if types.is_timestamp(data.type) or types.is_date(data.type):
-            stamps = data.cast(self.arrow.timestamp("us"), safe=False).to_numpy()
-            micro = stamps.astype("datetime64[us]")
-            return np.where(np.isnat(micro), np.nan, micro.astype(np.int64) / 1e6)
+            return stamp_seconds(np.asarray(data.to_numpy()), f"{self.source}, column '{self.names[column]}'")
         if types.is_string(data.type) or types.is_large_string(data.type):
             return seconds([cell or "" for cell in data.to_pylist()], self.place, self.names[column])
         return self.numbers(column)
 
     def labels(self, column: int) -> Sequence[Hashable]:
-        labels = self.table.column(column).to_pylist()
+        try:
+            labels = self.table.column(column).to_pylist()
+        except (self.arrow.ArrowException, ValueError, OverflowError) as error:  # dates that Python does not have
+            raise DataError(
+                f"{self.source}, column '{self.names[column]}': the values cannot label recordings ({error}). Use "
+                "numbers or text."
+            ) from error
         for row, label in enumerate(labels):
             if label is None or label != label:
                 raise missing_label(self.place(row), self.names[column])

@@ -1,0 +1,186 @@
+"""Certification without truth: everything that held-out data can say about a surrogate, and a verdict on each axis."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from kaffee.certification.agreement import Agreement, agreement
+from kaffee.certification.fan import Fan, forecast_fan
+from kaffee.certification.horizons import decorrelation_time, default_horizons
+from kaffee.certification.linear import fit_linear
+from kaffee.certification.local_verdicts import (
+    calibration_verdict,
+    skill_verdict,
+    spread_verdict,
+    tangent_verdict,
+    whiteness_verdict,
+)
+from kaffee.certification.passes import FilterPass, choose_starts, filter_pass
+from kaffee.certification.residuals import Residuals, residual_checks
+from kaffee.certification.run_verdicts import core_verdict, stochastic_verdict
+from kaffee.certification.scores import Scores, forecast_scores
+from kaffee.certification.spread import SpreadGrowth, spread_growth
+from kaffee.certification.tangents import TangentProxy, tangent_proxy
+from kaffee.certification.values import plain
+from kaffee.certification.verdicts import Status, Verdict, worst
+from kaffee.checkpoint import Reconstruction
+from kaffee.data.series import Series
+from kaffee.errors import KaffeeError
+from kaffee.inference.matching import matched
+
+AXES = {1: "local probabilistic", 2: "stochastic free run", 3: "deterministic core"}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CertificationSettings:
+    """How much is computed.
+
+    Attributes:
+        num_starts: Held-out rows that forecasts start from.
+        members: Of a forecast ensemble.
+        horizons: Steps ahead; None: 1 and up to two decorrelation times of the training data.
+        divergence_runs, divergence_steps: Long free runs that are only watched.
+        seed: Of everything random.
+    """
+
+    num_starts: int = 500
+    members: int = 200
+    horizons: tuple[int, ...] | None = None
+    divergence_runs: int = 20
+    divergence_steps: int = 20_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of a surrogate from data alone; a part that could not be had is None, with the reason in `missing`.
+
+    Attributes:
+        verdicts: One for each check.
+        axes: The worst verdict of each axis.
+        residuals, scores, spread, tangents: Axis 1.
+        agreement: Axes 2 and 3.
+        fan: One forecast, as a picture.
+        missing: Why a part is None, by its name.
+        about: Method, time step, data and settings.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    residuals: Residuals | None
+    scores: Scores | None
+    spread: SpreadGrowth | None
+    tangents: TangentProxy | None
+    agreement: Agreement | None
+    fan: Fan | None
+    missing: dict[str, str] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def axes(self) -> dict[int, Status]:
+        """The worst status of every axis; "unknown" where nothing is known."""
+        return {axis: worst([v.status for v in self.verdicts if v.axis == axis]) for axis in AXES}
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that are not finite become None."""
+        axes = {str(axis): {"name": AXES[axis], "status": status} for axis, status in self.axes.items()}
+        return {"axes": axes, **plain(self)}
+
+
+def certify(
+    reconstruction: Reconstruction,
+    train: Series,
+    test: Series,
+    *,
+    prior: Reconstruction | None = None,
+    settings: CertificationSettings | None = None,
+    any_step: bool = False,
+    watch: Callable[[str], object] | None = None,
+) -> Certificate:
+    """Certify a surrogate on held-out data, without knowing the true system.
+
+    Args:
+        train: What it was trained on, for baselines and tangents; in data units, gaps and several recordings are fine.
+        test: Held-out data, likewise.
+        prior: The deterministic surrogate that it was made of, to be compared with.
+        any_step: Accept a time step that is not the model's.
+        watch: Told the name of each stage as it begins.
+    """
+    settings = settings or CertificationSettings()
+    train, test = (matched(reconstruction, series, any_step=any_step) for series in (train, test))
+    missing: dict[str, str] = {}
+
+    def part(name: str, title: str, make: Callable[[], T]) -> T | None:
+        """A part, or the reason why there is none; only what kaffee raises on purpose is a reason."""
+        if watch is not None:
+            watch(title)
+        try:
+            return make()
+        except KaffeeError as error:
+            missing[name] = str(error)
+            return None
+
+    def passed(which: Reconstruction) -> FilterPass:
+        return filter_pass(which, test, choose_starts(test, settings.num_starts))
+
+    def needed(run: FilterPass | None) -> FilterPass:
+        if run is None:
+            raise KaffeeError(missing["filter"])
+        return run
+
+    seed = settings.seed
+    tau = decorrelation_time(train)
+    horizons = settings.horizons or default_horizons(train, test)
+    standard = train.standardised(reconstruction.scaler).recordings
+    run = part("filter", "filtering the held-out data", lambda: passed(reconstruction))
+    linear = part("linear", "fitting the linear baseline", lambda: fit_linear(reconstruction, train, seed=seed))
+    beside = None if run is None or linear is None else passed(linear)
+    residuals = part("residuals", "innovations", lambda: residual_checks(needed(run)))
+    scores = part(
+        "scores",
+        "forecasts",
+        lambda: forecast_scores(needed(run), beside, standard, horizons, members=settings.members, seed=seed),
+    )
+    spread = part("spread", "withheld observations", lambda: spread_growth(needed(run), horizons, seed=seed))
+    tangents = part("tangents", "tangents from data", lambda: tangent_proxy(needed(run), standard))
+    free = part(
+        "agreement",
+        "free runs",
+        lambda: agreement(
+            reconstruction,
+            train,
+            test,
+            prior=prior,
+            linear=linear,
+            runs=settings.divergence_runs,
+            steps=settings.divergence_steps,
+            seed=seed,
+        ),
+    )
+    fan = None if run is None else forecast_fan(run, max(horizons), settings.members, seed=seed)
+    verdicts = (
+        _verdict(1, "calibration", residuals, calibration_verdict, missing.get("residuals")),
+        _verdict(1, "whiteness", residuals, whiteness_verdict, missing.get("residuals")),
+        _verdict(1, "skill", scores, skill_verdict, missing.get("scores")),
+        _verdict(1, "spread", spread, lambda found: spread_verdict(found, tau), missing.get("spread")),
+        _verdict(1, "tangents", tangents, tangent_verdict, missing.get("tangents")),
+        _verdict(2, "stochastic run", free, stochastic_verdict, missing.get("agreement")),
+        _verdict(3, "core", free, core_verdict, missing.get("agreement")),
+    )
+    about = {
+        "method": reconstruction.method,
+        "dt": reconstruction.dt,
+        "columns": list(test.columns),
+        "decorrelation_time": tau * reconstruction.dt,
+        "train": {"steps": train.num_steps, "recordings": train.num_recordings, "fingerprint": train.fingerprint},
+        "test": {"steps": test.num_steps, "recordings": test.num_recordings, "fingerprint": test.fingerprint},
+        "settings": asdict(settings),
+    }
+    return Certificate(verdicts, residuals, scores, spread, tangents, free, fan, missing, about)
+
+
+def _verdict(axis: int, name: str, found: T | None, judge: Callable[[T], Verdict], reason: str | None) -> Verdict:
+    """The verdict on a part, "unknown" with the reason if it is not there."""
+    if found is None:
+        return Verdict(axis, name, "unknown", None, "", reason or "Not computed.")
+    return judge(found)

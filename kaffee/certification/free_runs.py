@@ -1,0 +1,108 @@
+"""Free runs of a surrogate: their distance from a recording, whether they diverge, their Lyapunov exponents."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kaffee.checkpoint import Reconstruction
+from kaffee.checks import TRANSIENT
+from kaffee.lyapunov import lyapunov_spectrum
+from kaffee.metrics import d_hellinger, d_stsp_mixture
+from kaffee.rollout import free_run
+
+NUM_EXPONENTS = 10
+# Enough for standard errors, whatever the length of the recording.
+LYAPUNOV_STEPS = 10_000
+
+
+class Distance(NamedTuple):
+    """From the held-out recording: D_stsp in nats (infinite if nothing overlaps), D_H between 0 and 1."""
+
+    d_stsp: float
+    d_h: float
+
+
+class Divergence(NamedTuple):
+    """Of many long free runs.
+
+    Attributes:
+        core, stochastic: How many of `runs` left the attractor within `steps`, with the shell off and on.
+        first_core, first_stochastic: The earliest step at which one did; 0: none.
+    """
+
+    runs: int
+    steps: int
+    core: int
+    stochastic: int
+    first_core: int
+    first_stochastic: int
+
+
+class Exponents(NamedTuple):
+    """Lyapunov exponents of the core along its free run, per unit of time, with standard errors."""
+
+    values: Float[np.ndarray, " K"]
+    errors: Float[np.ndarray, " K"]
+    sum_positive: float
+    sum_positive_error: float
+    kaplan_yorke: float
+    num_steps: int
+
+
+def compared(reference: Float[np.ndarray, "T N"], run: Float[np.ndarray, "T N"]) -> Distance:
+    """D_stsp by Gaussian mixtures and D_H, after scaling both by the spread of the reference.
+
+    The mixtures are as wide as a kernel density of so many rows should be (Scott 1992): T^(-1/(N+4)) standard
+    deviations. Histograms of 30 bins in each of three dimensions would need a hundred times the rows that a recording
+    has, and would count the observation noise of a recording against a core without any.
+    """
+    mean, std = reference.mean(axis=0), reference.std(axis=0)
+    T, N = reference.shape
+    width = T ** (-1.0 / (N + 4))
+    d_stsp = d_stsp_mixture((reference - mean) / std, (run - mean) / std, variance=width**2)
+    return Distance(d_stsp, d_hellinger(reference, run))
+
+
+def run_freely(
+    reconstruction: Reconstruction, start: Float[np.ndarray, " N"], num_steps: int, seed: int | None
+) -> tuple[Float[np.ndarray, "T N"] | None, Float[Array, "T M"]]:
+    """A free run after a transient, in data units; None if it diverged. With a seed the shell is on."""
+    model, scaler = reconstruction.model, reconstruction.scaler
+    first = model.embed(jnp.asarray(scaler.transform(start), model.dtype)[None])
+    key = None if seed is None else jax.random.key(seed)
+    run = free_run(model, first, num_steps, key=key, transient=TRANSIENT)
+    if int(run.diverged_at[0]):
+        return None, run.states[0]
+    return scaler.inverse(np.asarray(run.observations[0], np.float64)), run.states[0]
+
+
+def divergence_test(
+    reconstruction: Reconstruction, starts: Float[np.ndarray, "S N"], num_steps: int, *, seed: int
+) -> Divergence:
+    """Watch free runs from many observations, in data units; nothing of them is kept."""
+    model = reconstruction.model
+    first = model.embed(jnp.asarray(reconstruction.scaler.transform(starts), model.dtype))
+    found = []
+    for key in (None, jax.random.key(seed)):
+        left = np.asarray(free_run(model, first, 0, key=key, transient=num_steps).diverged_at)
+        found.append((int((left > 0).sum()), int(left[left > 0].min(initial=num_steps)) if (left > 0).any() else 0))
+    (core, first_core), (noisy, first_noisy) = found
+    return Divergence(len(starts), num_steps, core, noisy, first_core, first_noisy)
+
+
+def exponents_of(reconstruction: Reconstruction, states: Float[Array, "T M"]) -> Exponents:
+    """The leading exponents of the core along states of its free run."""
+    model = reconstruction.model
+    count = min(NUM_EXPONENTS, model.latent_dim)
+    found = lyapunov_spectrum(model.core.exact(), states, num_exponents=count, dt=reconstruction.dt)
+    return Exponents(
+        values=found.exponents,
+        errors=found.standard_errors,
+        sum_positive=found.sum_positive,
+        sum_positive_error=found.sum_positive_error,
+        kaplan_yorke=found.kaplan_yorke_dimension,
+        num_steps=found.num_steps,
+    )

@@ -1,0 +1,41 @@
+"""Stretches of recordings without gaps, for what cannot do with gaps."""
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from kaffee.data.series import Series
+
+MAX_PIECES = 10
+
+
+def stretches(values: Float[np.ndarray, "T N"]) -> list[Float[np.ndarray, "T N"]]:
+    """The longest runs of complete rows.
+
+    >>> [len(part) for part in stretches(np.array([[1.0], [np.nan], [2.0], [3.0]]))]
+    [1, 2]
+    """
+    complete = np.concatenate([[False], ~np.isnan(values).any(axis=1), [False]])
+    edges = np.flatnonzero(np.diff(complete.astype(int)))
+    return [values[start:stop] for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def longest_stretch(series: Series) -> Float[np.ndarray, "T N"]:
+    """Of all recordings; without rows if no row is complete."""
+    found = [part for values in series.recordings for part in stretches(values)]
+    return max(found, key=len, default=np.zeros((0, series.num_coordinates)))
+
+
+def pieces(series: Series, length: int) -> list[Float[np.ndarray, "T N"]]:
+    """Up to ten complete pieces of so many rows that do not overlap."""
+    found = [
+        part[i : i + length]
+        for values in series.recordings
+        for part in stretches(values)
+        for i in range(0, len(part) - length + 1, length)
+    ]
+    return found[:: -(-len(found) // MAX_PIECES)] if found else []
+
+
+def constant_columns(values: Float[np.ndarray, "T N"]) -> Bool[np.ndarray, " N"]:
+    """Which coordinates do not vary, up to rounding."""
+    return values.std(axis=0) <= 1e-12 * np.maximum(np.abs(values).max(axis=0), 1e-300)

@@ -1,0 +1,96 @@
+"""Axes 2 and 3 of a report: does the surrogate, with its noise and without, live where the recording lives?"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from kaffee.certification.agreement import Agreement
+from kaffee.certification.free_runs import Distance
+from kaffee.report.html import Section
+from kaffee.report.interactive import Attractor, Axis, Curve, Plot, estimates
+from kaffee.tables import Table
+
+NAMES = {"data": "data", "core": "kaffee core", "stochastic": "kaffee with noise"}
+
+
+def attractor_section(agreement: Agreement, truth: Float[np.ndarray, "T N"] | None = None) -> Section:
+    """The held-out recording and free runs in state space."""
+    runs = {NAMES[name]: run for name, run in agreement.runs.items()}
+    columns = list(agreement.shown)
+    if truth is not None and truth.shape[1] == len(columns):
+        runs = {"truth": truth[: agreement.num_rows], **runs}
+    picture = Attractor(
+        "Free runs beside the data",
+        "Each starts from a held-out row and gets no further reading; drag or use the arrow keys to turn all of them.",
+        runs,
+        columns,
+    )
+    return Section("Attractor", tables=[distances(agreement)], interactive=[picture])
+
+
+def distances(agreement: Agreement) -> Table:
+    """Distances of free runs from the held-out recording, between a perfect model's and a dead one's."""
+    known: list[tuple[str, Distance | None]] = [
+        ("kaffee core", agreement.core),
+        ("kaffee with noise", agreement.stochastic),
+        ("prior core", agreement.prior_core),
+        ("prior with noise", agreement.prior_stochastic),
+        ("linear model with noise", agreement.linear),
+        ("training data (floor)", agreement.floor),
+        ("at rest (collapse)", agreement.at_rest),
+    ]
+    rows: list[list[Any]] = [[name, found.d_stsp, found.d_h] for name, found in known if found is not None]
+    watched = agreement.divergence
+    note = (
+        f"Against {agreement.num_rows} held-out rows. Divergence test: {watched.core} of {watched.runs} runs of the "
+        f"core and {watched.stochastic} with noise left the attractor within {watched.steps} steps."
+    )
+    return Table("Distance from the held-out recording", ("run", "d_stsp", "d_h"), rows, note=note)
+
+
+def spectra_section(agreement: Agreement) -> Section:
+    """Power spectra of the recording and of free runs, as D_H sees them."""
+    panels = {
+        column: [
+            Curve(NAMES[name], agreement.frequencies[1:], power[1:, j]) for name, power in agreement.spectra.items()
+        ]
+        for j, column in enumerate(agreement.shown)
+    }
+    figure = Plot(
+        "Power spectra",
+        "Of z-scored coordinates, smoothed over 20 frequencies; D_H is the distance between them.",
+        panels,
+        Axis("frequency", "per unit of time", log=True),
+        Axis("power", log=True),
+        choices=("coordinate",),
+    )
+    return Section("Spectra", interactive=[figure])
+
+
+def lyapunov_section(agreement: Agreement, true_maximum: float | None = None) -> Section | None:
+    """The leading Lyapunov exponents of the core with standard errors."""
+    if agreement.exponents is None:
+        return None
+    found = agreement.exponents
+    ranks = [str(i) for i in range(1, len(found.values) + 1)]
+    figure = estimates(
+        "Lyapunov exponents of the core",
+        "Two standard errors; one above zero is chaos, a flow has one at zero.",
+        ranks,
+        {"kaffee core": found.values},
+        {"kaffee core": 2.0 * np.asarray(found.errors)},
+        x="rank",
+        y=Axis("exponent", "per unit of time"),
+    )
+    rows: list[list[Any]] = [
+        ["largest", found.values[0], found.errors[0]],
+        ["sum of positive ones (entropy rate)", found.sum_positive, found.sum_positive_error],
+        ["Kaplan-Yorke dimension", found.kaplan_yorke, None],
+    ]
+    if true_maximum is not None:
+        rows.insert(1, ["largest, true system", true_maximum, None])
+    table = Table(
+        "Exponents", ("quantity", "value", "error"), rows, note=f"Along {found.num_steps} steps of a free run."
+    )
+    return Section("Lyapunov exponents", tables=[table], interactive=[figure])

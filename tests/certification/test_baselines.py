@@ -1,0 +1,149 @@
+"""Climatology and persistence by hand, and the linear model against a system that is linear."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from certification.problems import (
+    COLUMNS,
+    SCALER,
+    A,
+    gappy_series,
+    held_out_series,
+    passed,
+    reconstruct,
+    series_of,
+    simulated,
+    train_series,
+    true_reconstruction,
+)
+from kaffee.certification import linear
+from kaffee.certification.baselines import ages, climatology, persistence, structure_function
+from kaffee.certification.horizons import decorrelation_time, default_horizons
+from kaffee.certification.passes import Starts, choose_starts, filter_pass
+from kaffee.certification.residuals import residual_checks
+from kaffee.data import Scaler, Series
+from kaffee.errors import DataError
+
+NAN = np.nan
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return linear.fit_linear(true_reconstruction(), train_series())
+
+
+def test_climatology_by_hand():
+    train = [np.array([[0.0, 1.0], [2.0, NAN]]), np.array([[4.0, 3.0]])]
+    found = climatology(train, Starts(np.array([0, 0]), np.array([3, 5])), (1, 7))
+    assert found.mean.shape == found.std.shape == (2, 2, 2)
+    np.testing.assert_allclose(found.mean[1, 1], [2.0, 2.0])
+    np.testing.assert_allclose(found.std[0, 0], [np.sqrt(8 / 3), 1.0])
+
+
+def test_structure_function_skips_gaps_and_ends():
+    train = [np.array([[0.0], [1.0], [NAN], [5.0]]), np.array([[2.0], [4.0]])]
+    np.testing.assert_allclose(structure_function(train, 1), [(1 + 4) / 2])  # no difference across recordings
+    np.testing.assert_allclose(structure_function(train, 2), [16.0])
+    assert np.isnan(structure_function(train, 4)).all()
+
+
+def test_persistence_by_hand_with_the_age_of_the_last_reading():
+    train = [np.arange(10.0)[:, None] ** 2 * [1.0, 2.0]]
+    test = [np.array([[1.0, NAN], [2.0, 7.0], [NAN, NAN], [NAN, 8.0]]), np.array([[NAN, 3.0]] * 3)]
+    starts = Starts(np.array([0, 0, 1]), np.array([2, 3, 1]))
+    found = persistence(train, test, starts, (1, 3))
+    D = [structure_function(train, lag) for lag in range(10)]
+    np.testing.assert_allclose(found.mean[0], [[2.0, 7.0]] * 2)
+    np.testing.assert_allclose(found.std[0] ** 2, [D[2], D[4]])  # one row old
+    np.testing.assert_allclose(found.mean[1], [[2.0, 8.0]] * 2)
+    np.testing.assert_allclose(found.std[1] ** 2, [[D[3][0], D[1][1]], [D[5][0], D[3][1]]])
+    climate = climatology(train, starts, (1, 3))
+    np.testing.assert_allclose(found.mean[2, :, 0], climate.mean[2, :, 0])  # never read
+    np.testing.assert_allclose(found.mean[2, :, 1], 3.0)
+    far = persistence(train, test, starts, (20,))  # no pair so far apart
+    np.testing.assert_allclose(far.std, climatology(train, starts, (20,)).std)
+
+
+def test_ages_start_at_the_first_reading():
+    assert ages(np.array([[NAN], [1.0], [NAN], [NAN]])).ravel().tolist() == [-1, 0, 1, 2]
+
+
+def test_the_linear_model_is_as_good_as_the_true_one(fitted):
+    """Within two standard errors of the difference, over blocks of time."""
+    mine = filter_pass(fitted, held_out_series(), choose_starts(held_out_series(), 400))
+    difference = np.asarray(mine.rows[0].nll, float)[20:] - np.asarray(passed().rows[0].nll, float)[20:]
+    blocks = np.array([block.mean() for block in np.array_split(difference, 20)])
+    assert blocks.mean() / 2 < 0.01  # nats per entry
+    assert blocks.mean() < 2 * blocks.std(ddof=1) / 20**0.5 + 0.01
+    found = residual_checks(mine)
+    assert abs(found.nis - 1) < 0.1
+    assert found.whiteness.largest < 0.1
+
+
+def test_the_linear_model_finds_the_rotation(fitted):
+    """Its slowest eigenvalues are those of the system, whatever its coordinates."""
+    true = np.sort(np.abs(np.linalg.eigvals(A)))[-1]
+    values = np.linalg.eigvals(np.asarray(fitted.model.core.A, float))
+    leading = values[np.argsort(-np.abs(values))[:2]]
+    np.testing.assert_allclose(np.abs(leading), true, atol=0.03)
+    expected = np.linalg.eigvals(A)
+    np.testing.assert_allclose(np.abs(np.angle(leading)), np.abs(np.angle(expected)).max(), atol=0.03)
+
+
+def short_fit(monkeypatch, updates=20):
+    schedule = replace(linear.SETTINGS.schedule, num_updates=updates, report_every=updates)
+    monkeypatch.setattr(linear, "SETTINGS", replace(linear.SETTINGS, schedule=schedule))
+
+
+def test_few_rows_of_many_coordinates_do_no_harm(monkeypatch):
+    """12 rows of 6 coordinates, gaps: no crash, nothing explodes, and hardly worse than the climate."""
+    short_fit(monkeypatch)
+    rng = np.random.default_rng(0)
+    columns = tuple("abcdef")
+    values = rng.standard_normal((40, 6))
+    train = values[:12].copy()
+    train[3, 2] = train[5] = np.nan
+    model = replace(true_reconstruction(), scaler=Scaler.identity(6), columns=columns)
+    fitted = linear.fit_linear(model, Series.from_arrays(train, columns=columns))
+    assert np.abs(np.linalg.eigvals(np.asarray(fitted.model.core.A, float))).max() <= linear.STABLE + 1e-6
+    series = Series.from_arrays(values[12:], columns=columns)
+    run = filter_pass(fitted, series, choose_starts(series, 5))
+    nll = np.asarray(run.rows[0].nll, float)[1:].mean() / 6
+    assert nll < 0.5 * np.log(2 * np.pi * np.e) + 1.0
+
+
+def test_gaps_and_short_recordings_are_skipped(monkeypatch):
+    short_fit(monkeypatch)
+    fitted = linear.fit_linear(true_reconstruction(), gappy_series())
+    assert np.isfinite(np.asarray(fitted.model.core.A)).all()
+    assert fitted.columns == COLUMNS
+    assert fitted.scaler == SCALER
+    with pytest.raises(DataError, match="needs a training recording of 8 rows; the longest has 5"):
+        linear.fit_linear(true_reconstruction(), series_of(simulated(5, 0)))
+
+
+def test_a_growing_mode_is_held_back():
+    grown = linear.stable(reconstruct(passed().reconstruction.model).model)
+    np.testing.assert_array_equal(grown.core.A, passed().reconstruction.model.core.A)
+    model = grown.replace(core=replace(grown.core, A=1.5 * grown.core.A))
+    assert np.abs(np.linalg.eigvals(np.asarray(linear.stable(model).core.A))).max() == pytest.approx(0.999, abs=1e-4)
+
+
+def test_interpolation_is_for_starting_values_only():
+    values = np.array([[NAN, NAN], [1.0, NAN], [NAN, NAN], [3.0, NAN]])
+    assert linear.interpolated(values).tolist() == [[1, 0], [1, 0], [2, 0], [3, 0]]
+
+
+def test_horizons_follow_the_decorrelation_time():
+    rng = np.random.default_rng(0)
+    x = np.zeros((20_000, 1))
+    for t in range(1, len(x)):
+        x[t] = 0.9 * x[t - 1] + rng.standard_normal()
+    series = Series.from_arrays(x)
+    assert decorrelation_time(series) in (9, 10, 11)  # 0.9^9.5 = 1/e
+    assert default_horizons(series, series)[0] == 1
+    assert max(default_horizons(series, series)) in (18, 20, 22)
+    assert default_horizons(series, Series.from_arrays(x[:8])) == (1, 2)
+    assert decorrelation_time(Series.from_arrays(np.arange(1000.0))) == 100

@@ -1,0 +1,151 @@
+"""Innovations: white, calibrated and unbiased for the true model; each wrong model fails its own check."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from models import matrix_of, textbook_filter
+
+from certification.problems import (
+    LAMBDA,
+    SCALER,
+    A,
+    biased,
+    gappy_series,
+    overconfident,
+    passed,
+    wrong_dynamics,
+)
+from kaffee.certification.local_verdicts import calibration_verdict, whiteness_verdict
+from kaffee.certification.residuals import ks_distance, residual_checks
+from kaffee.certification.whiteness import autocorrelation, whiteness
+from kaffee.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def right():
+    return residual_checks(passed())
+
+
+def test_whitened_innovations_are_those_of_the_textbook():
+    """Gaps included: L^-1 v with the Cholesky factor of the seen block of Omega."""
+    run = passed(series=gappy_series)
+    model = run.reconstruction.model
+    B, Gamma = matrix_of(model.observation), np.diag(np.asarray(model.shell.process_variance(), float))
+    Lambda = np.diag(LAMBDA**2)
+    x = run.standard[0][:60]
+    seen = ~np.isnan(x)
+    start = np.concatenate([x[0], [0.0]])
+    nlls, means, covariances = textbook_filter(
+        lambda z: A @ z, lambda z: A, B, Gamma, Lambda, start, Gamma, np.nan_to_num(x[1:]), seen[1:]
+    )
+    assert seen[1:].any(axis=1).sum() < 59  # a row without any reading is among them
+    for t in range(1, 60):
+        before = (start, Gamma) if t == 1 else (means[t - 2], covariances[t - 2])
+        P = A @ before[1] @ A.T + Gamma
+        H = B[seen[t]]
+        factor = np.linalg.cholesky(H @ P @ H.T + Lambda[np.ix_(seen[t], seen[t])])
+        expected = np.linalg.solve(factor, x[t, seen[t]] - H @ A @ before[0])
+        np.testing.assert_allclose(run.whitened[0][t, seen[t]], expected, atol=2e-3)
+        assert np.isnan(run.whitened[0][t, ~seen[t]]).all()
+    np.testing.assert_allclose(run.rows[0].nll[1:60], nlls, atol=2e-3)
+
+
+def test_the_true_model_is_calibrated_and_white(right):
+    n = right.num_entries
+    assert n == 2 * (2400 - 40)
+    assert abs(right.nis - 1) < 4 * (2 / n) ** 0.5
+    assert right.nis_band[0] < 1 < right.nis_band[1]
+    for level, share in right.coverage.items():
+        p = float(level)
+        assert abs(share - p) < 4 * (p * (1 - p) / n) ** 0.5
+    assert (np.abs(right.bias) < 4 * right.bias_errors).all()
+    assert right.ks < 1.95 / n**0.5  # exceeded once in a thousand
+    assert np.abs(right.pit - 1).max() < 5 * (20 / n) ** 0.5
+    white = right.whiteness
+    assert white.largest < 1.3 * white.expected_largest
+    assert 0.0 <= white.outside < 0.2
+    assert (white.p_values > 1e-3).all()
+    assert calibration_verdict(right).status == whiteness_verdict(right).status == "pass"
+
+
+def test_nll_is_per_entry_in_both_units(right):
+    run = passed()
+    assert right.nll - right.nll_standard == pytest.approx(np.log(SCALER.scale).mean())
+    total = sum(np.asarray(row.nll, float)[20:].sum() for row in run.rows)
+    assert right.nll_standard == pytest.approx(total / right.num_entries, rel=1e-5)
+
+
+def test_gaps_change_nothing_for_the_true_model():
+    found = residual_checks(passed(series=gappy_series))
+    assert abs(found.nis - 1) < 4 * (2 / found.num_entries) ** 0.5
+    assert found.whiteness.largest < 1.3 * found.whiteness.expected_largest
+    assert calibration_verdict(found).status == "pass"
+
+
+def test_an_overconfident_model_fails_calibration_alone():
+    found = residual_checks(passed(overconfident))
+    assert found.nis == pytest.approx(4.0, rel=0.1)
+    verdict = calibration_verdict(found)
+    assert verdict.status == "fail"
+    assert "too narrow" in verdict.sentence
+    assert "bias" not in verdict.sentence
+    assert whiteness_verdict(found).status == "pass"  # the gain is right
+
+
+def test_a_biased_model_is_called_biased():
+    found = residual_checks(passed(biased))
+    assert abs(found.bias[0]) > 0.3
+    verdict = calibration_verdict(found)
+    assert verdict.status == "fail"
+    assert "bias" in verdict.sentence
+
+
+def test_wrong_dynamics_leave_innovations_coloured():
+    found = residual_checks(passed(wrong_dynamics))
+    verdict = whiteness_verdict(found)
+    assert verdict.status == "fail"
+    assert "lag 1" in verdict.sentence
+    assert calibration_verdict(found).status != "fail"  # the width is about right
+
+
+def test_too_few_readings_are_an_error_that_says_so():
+    with pytest.raises(DataError, match="20 readings can be scored after 1990 rows of warm-up; at least 50"):
+        residual_checks(replace(passed(), warm_up=1990))
+
+
+def test_autocorrelations_against_numpy_and_over_gaps():
+    y = np.random.default_rng(0).standard_normal((300, 1))
+    r, pairs = autocorrelation([y], 3)
+    c = y[:, 0] - y.mean()
+    assert r[0] == pytest.approx((c[3:] @ c[:-3] / 297) / (c @ c / 300))
+    assert pairs[0] == 297
+    y[100:110] = np.nan
+    assert autocorrelation([y], 3)[1][0] == 297 - 13
+    assert np.isnan(autocorrelation([y[:15]], 3)[0][0])  # too few pairs
+
+
+def test_whiteness_of_a_first_order_process_is_its_coefficient():
+    rng = np.random.default_rng(1)
+    y = np.zeros((4000, 1))
+    for t in range(1, 4000):
+        y[t] = 0.4 * y[t - 1] + rng.standard_normal()
+    found = whiteness([y])
+    assert (found.largest_lag, found.largest_coordinate) == (1, 0)
+    assert found.largest == pytest.approx(0.4, abs=4 / 4000**0.5)
+    assert found.p_values[0] < 1e-10
+    assert whiteness([y[:10]]) is None
+    assert whiteness([np.ones((100, 1))]) is None  # a constant has no autocorrelation
+
+
+def test_a_small_sample_passes_by_chance_not_by_size():
+    """60 white values have autocorrelations far above 0.1, and are white all the same."""
+    found = whiteness([np.random.default_rng(2).standard_normal((60, 3))])
+    assert 0.1 < found.largest <= found.expected_largest
+
+
+def test_ks_distance_of_quantiles():
+    u = (np.arange(100) + 0.5) / 100
+    assert ks_distance(u) == pytest.approx(0.005)
+    assert ks_distance(u**2) == pytest.approx(0.25, abs=0.01)
+    assert np.isnan(ks_distance(np.zeros(0)))
