@@ -22,9 +22,14 @@ def main(
     """Fit all but the last rows and compare forecast and free run with them."""
     series = kaffee.read_series(path)
     known, future = series.split(test_steps=1_000)
-    numbers = {"pretraining": num_pretraining, "adaptation": num_adaptation}
-    settings = {f"{stage}.schedule.num_updates": number for stage, number in numbers.items() if number is not None}
-    surrogate = kaffee.Surrogate(settings=settings, progress=num_pretraining is None).fit(known.recordings[0])
+    settings = {}  # all settings follow from the data, unless someone is in a hurry
+    if num_pretraining is not None and num_adaptation is not None:
+        settings = {
+            "pretraining.schedule.num_updates": num_pretraining,
+            "adaptation.schedule.num_updates": num_adaptation,
+            "adaptation.calibration": num_adaptation // 10,
+        }
+    surrogate = kaffee.Surrogate(settings=settings, progress=not settings).fit(known.recordings[0])
 
     forecast = surrogate.forecast(HORIZON)
     x = future.recordings[0][:HORIZON]

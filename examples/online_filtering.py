@@ -24,14 +24,14 @@ def stream(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return readings, data.states, outliers & ~np.isnan(readings)
 
 
-def main(num_pretraining: int = 20_000, num_adaptation: int = 150) -> kaffee.Reconstruction:
+def main(num_pretraining: int = 20_000, num_adaptation: int = 1_000) -> kaffee.Reconstruction:
     """Fit to a recording, then filter a stream that nobody has seen."""
     data = kaffee.simulate(kaffee.get_system("lorenz63"), 4_000, seed=0, observation_noise=0.05)
     settings = {
-        "pretraining.forcing.interval": 10,
         "pretraining.schedule.num_updates": num_pretraining,
         "adaptation.schedule.num_updates": num_adaptation,
-    }
+        "adaptation.calibration": num_adaptation // 10,
+    }  # all else follows from the data
     surrogate = kaffee.Surrogate(settings=settings).fit(data.observations, dt=data.dt)
 
     readings, states, outliers = stream(np.random.default_rng(0))

@@ -39,17 +39,19 @@ def draw(known: kaffee.Series, truth: kaffee.Series, forecast: kaffee.Series, pa
     plt.close(figure)
 
 
-def main(num_pretraining: int = 20_000, num_adaptation: int = 150, figure: str | None = None) -> kaffee.Reconstruction:
+def main(
+    num_pretraining: int = 20_000, num_adaptation: int = 1_000, figure: str | None = None
+) -> kaffee.Reconstruction:
     """Fit all but the last rows of the file and forecast those."""
     with tempfile.TemporaryDirectory() as folder:
         series = kaffee.read_series(write_csv(Path(folder) / "lab.csv"))
     print(series)
     known, truth = series.split(test_steps=HORIZON)
     settings = {
-        "pretraining.forcing.interval": 10,
         "pretraining.schedule.num_updates": num_pretraining,
         "adaptation.schedule.num_updates": num_adaptation,
-    }
+        "adaptation.calibration": num_adaptation // 10,
+    }  # all else follows from the data
     surrogate = kaffee.Surrogate(settings=settings).fit(known)
     forecast = surrogate.forecast(HORIZON)  # a Series, as a Series was fitted: columns a_mean, a_std, a_q05, ...
     x = truth.recordings[0]

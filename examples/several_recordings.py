@@ -20,14 +20,14 @@ def record(num_steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return readings, data.states
 
 
-def main(num_pretraining: int = 20_000, num_adaptation: int = 150) -> kaffee.Reconstruction:
+def main(num_pretraining: int = 20_000, num_adaptation: int = 1_000) -> kaffee.Reconstruction:
     """Fit, impute, and compare with the truth and with what anyone would do: linear interpolation."""
     recordings, truths = zip(*(record(T, seed) for seed, T in enumerate(LENGTHS)), strict=True)
     settings = {
-        "pretraining.forcing.interval": 10,
         "pretraining.schedule.num_updates": num_pretraining,
         "adaptation.schedule.num_updates": num_adaptation,
-    }
+        "adaptation.calibration": num_adaptation // 10,
+    }  # all else follows from the data
     surrogate = kaffee.Surrogate(settings=settings).fit(list(recordings), dt=0.02)
     filled, std = surrogate.impute(list(recordings), return_std=True)
     spread = surrogate.reconstruction_.scaler.scale

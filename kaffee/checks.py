@@ -18,12 +18,14 @@ from kaffee.methods import METHODS
 from kaffee.metrics import d_hellinger, d_stsp_histogram, d_stsp_mixture
 from kaffee.metrics.calibration import coverage
 from kaffee.recursion import Recursion
-from kaffee.rollout import free_run
+from kaffee.rollout import core_key_of, free_run
 from kaffee.training.sampling import padded
 
 TRANSIENT = 1000
 # The shortest free run: exponents of fewer steps say nothing, however short the reference is.
 MIN_STEPS = 1000
+# Of the noise inside a core (DynaMix's gate), without which its free run may come to rest.
+CORE_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,14 @@ def filter_series(reconstruction: Reconstruction, series: Series) -> tuple[Filte
 def core_trajectory(
     reconstruction: Reconstruction, start: Float[np.ndarray, " N"], num_steps: int
 ) -> tuple[Float[np.ndarray, "T N"], Float[Array, "T M"], int]:
-    """The core's free run from an observation: in data units, as latent states, and where it diverged (0: nowhere)."""
+    """The core's free run from an observation: in data units, as latent states, and where it diverged (0: nowhere).
+
+    Shell off; a core that draws noise of its own does so from CORE_SEED.
+    """
     model = reconstruction.model
     x = jnp.asarray(reconstruction.scaler.transform(np.asarray(start)), model.dtype)
-    run = free_run(model, model.embed(x[None]), num_steps, transient=TRANSIENT)
+    noise = core_key_of(model.core, CORE_SEED)
+    run = free_run(model, model.embed(x[None]), num_steps, core_key=noise, transient=TRANSIENT)
     observations = np.asarray(run.observations[0], np.float64)
     return reconstruction.scaler.inverse(observations), run.states[0], int(run.diverged_at[0])
 
@@ -132,6 +138,7 @@ def check(
             "reference": kind,
             "num_steps": len(reference),
             "transient": TRANSIENT,
+            "core_seed": CORE_SEED if reconstruction.model.core.noise_dim else None,
             "d_stsp": "histogram, 30 bins" if reference.shape[1] <= 3 else "Gaussian mixture, variance 1",
             "d_h": "Gaussian smoothing of 20 bins",
             "nll": "one step, standardised units",

@@ -45,7 +45,7 @@ def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
     return dataclasses.replace(settings, **changes)  # type: ignore[type-var]
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value in a message, cut to a readable length."""
     text = f"{value!r:.200}"
     return text if len(text) < 200 else f"{text} ..."
@@ -62,9 +62,10 @@ def _example(path: str, group: Any) -> str:
 
 def _coerce(hint: Any, value: Any, path: str) -> Any:
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    # Before all else: TOML has no None, and "none" would also do for a text.
+    if type(None) in options and (value is None or value == "none"):
+        return None
     for option in options:
-        if option is type(None) and (value is None or value == "none"):
-            return None
         if get_origin(option) is Literal and value in get_args(option):
             return value
         if option is float and isinstance(value, int | float) and not isinstance(value, bool) and _in_range(value):
@@ -73,7 +74,7 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
             return value
         if get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(value)
-    raise ConfigError(f"{path} = {shown(value)} does not fit; it must be {_describe(options)}.")
+    raise ConfigError(f"{path} = {_shown(value)} does not fit; it must be {_describe(options)}.")
 
 
 def _in_range(value: float) -> bool:
@@ -103,7 +104,7 @@ def parse_override(text: str) -> dict[str, Any]:
     """
     key, separator, raw = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"{shown(text)} is not of the form key=value. Write it like seed=3.")
+        raise ConfigError(f"{_shown(text)} is not of the form key=value. Write it like seed=3.")
     raw = raw.strip()
     if raw.lower() in ("none", "null"):
         value: Any = None

@@ -101,6 +101,12 @@ def free_run(
     return _free_run(model.exact(), start, key, core_key, num_steps, transient, bound)
 
 
+def core_key_of(core: Core, seed: int) -> Key[Array, ""] | None:
+    """The `core_key` of a seed; None for a core that draws no noise, so that no seed touches its runs."""
+    # Not key(seed) itself, which may draw the shell's noise.
+    return jax.random.fold_in(jax.random.key(seed), 1) if core.noise_dim else None
+
+
 def describe_divergence(diverged_at: Int[Array, " S"]) -> str:
     """A sentence for people: how many runs left the attractor, and when first.
 

@@ -7,15 +7,31 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dynamix.conftest import make_core
 from scipy.stats import norm
 from small import gappy_fit, rotation, small_model
 
 from kaffee.checkpoint import Reconstruction
-from kaffee.checks import check, compare_runs, core_trajectory, filter_of, filter_series, start_row
+from kaffee.certification.free_runs import run_freely
+from kaffee.checks import (
+    CORE_SEED,
+    TRANSIENT,
+    check,
+    compare_runs,
+    core_trajectory,
+    filter_of,
+    filter_series,
+    start_row,
+)
 from kaffee.data import Scaler, Series
+from kaffee.dpc import Certifier
 from kaffee.methods import METHODS
 from kaffee.metrics import d_hellinger, d_stsp_histogram, d_stsp_mixture
+from kaffee.observation import Projection
 from kaffee.recursion import Recursion
+from kaffee.rollout import core_key_of, free_run
+from kaffee.shell import Shell
+from kaffee.ssm import StateSpaceModel
 
 NAN = np.nan
 MODEL = Reconstruction(small_model(), Scaler([10.0, 10.0], [2.0, 2.0]), ("a", "b"), dt=0.5)
@@ -131,3 +147,43 @@ def test_poor_held_out_data_give_nan_and_not_a_crash(values):
     assert np.isfinite(found.lambda_1)
     assert np.isnan(found.nll) == (len(values) == 1)
     assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+# --- cores that draw noise of their own ---
+
+
+def gated():
+    """A small DynaMix, whose gate is noisy."""
+    core = make_core(np.float32)
+    M, N = core.latent_dim, core.num_observed
+    model = StateSpaceModel(core, Shell.from_std(np.full(M, 0.1), np.full(N, 0.1)), Projection(N, M), core.B.T)
+    return replace(MODEL, model=model)
+
+
+@pytest.mark.parametrize(("which", "key"), [(MODEL, None), (gated(), core_key_of(gated().model.core, CORE_SEED))])
+def test_a_core_draws_its_own_noise_and_others_none(which, key):
+    """Without its noise DynaMix may come to rest, and a check would report the dynamics of a point."""
+    assert (key is None) == (which.model.core.noise_dim == 0)
+    start = np.array([11.0, 9.0])
+    first = which.model.embed(jnp.asarray(which.scaler.transform(start), jnp.float32)[None])
+    expected = free_run(which.model, first, 30, core_key=key, transient=TRANSIENT)
+    np.testing.assert_array_equal(core_trajectory(which, start, 30)[1], expected.states[0])
+    np.testing.assert_array_equal(run_freely(which, start, 30, None)[1], expected.states[0])
+    still = free_run(which.model, first, 30, transient=TRANSIENT)
+    assert bool((still.states == expected.states).all()) == (key is None)
+
+
+def test_the_seed_of_the_core_is_recorded():
+    for which, seed in ((MODEL, None), (gated(), CORE_SEED)):
+        found = check(which, Series.from_arrays(rotation(40)))
+        assert found.protocol["core_seed"] == seed
+        assert found.diverged_at == 0
+
+
+def test_certification_losses_are_those_of_a_core_with_its_noise():
+    rows = MODEL.scaler.transform(rotation(120))
+    options = {"num_runs": 2, "num_steps": 120, "transient": 20}
+    losses = [Certifier(rows, rows, seed=seed, **options)(gated().model)["d_h_core"].value for seed in (0, 0, 1)]
+    assert losses[0] == losses[1] != losses[2]
+    calm = [Certifier(rows, rows, seed=seed, **options)(MODEL.model)["d_h_core"].value for seed in (0, 1)]
+    assert calm[0] == calm[1]

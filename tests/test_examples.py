@@ -89,9 +89,10 @@ def test_the_ecg_example_runs(capsys):
 
 @pytest.mark.filterwarnings("ignore:.*(left the attractor|diverged):RuntimeWarning")
 def test_the_page_on_surrogates_runs(tmp_path):
-    few = '{"pretraining.schedule.num_updates": 30, "adaptation.schedule.num_updates": 3, '
-    code = python_blocks(ROOT / "docs" / "surrogate.md").replace("settings={", f"settings={few}")
+    few = {"pretraining.schedule.num_updates": 30, "adaptation.schedule.num_updates": 3, "adaptation.calibration": 0}
+    code = python_blocks(ROOT / "docs" / "surrogate.md").replace("(seed=1)", f"(seed=1, settings={few})")
     scope = run(code, tmp_path)
+    assert scope["surrogate"].settings_.adaptation.schedule.num_updates == 3
     assert scope["filled"].notna().all(axis=None)
     assert (tmp_path / "model" / "prior" / "model.json").exists()
 

@@ -1,8 +1,7 @@
 """`kaffee.Surrogate`: same kind in, same kind out, and the numbers of the functions behind it."""
 
 import copy
-import sys
-import types
+import inspect
 
 import numpy as np
 import pandas as pd
@@ -12,17 +11,21 @@ from small import SETTINGS, rotation, same_arrays
 
 import kaffee
 from kaffee import Surrogate
+from kaffee.certification import CertificationSettings, certify
 from kaffee.config import parse_override
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
 from kaffee.frames import Forecast
 from kaffee.inference import forecast, simulate
 from kaffee.runs import RunFolder
+from kaffee.suggestion import settings_for
 from kaffee.surrogate import NotFittedError
 
 # One shape for all, since compiling is slow: 60 rows of two columns, alone or in pairs.
 T, H, MEMBERS, DT = 60, 5, 30, 600.0
 DATES = pd.date_range("2024-01-01", periods=T, freq="10min", name="when")
-FEW = {text.partition("=")[0]: parse_override(f"x={text.partition('=')[2]}")["x"] for text in SETTINGS}
+FEW = {"adaptation.calibration": None, "adaptation.confine": None} | {
+    text.partition("=")[0]: parse_override(f"x={text.partition('=')[2]}")["x"] for text in SETTINGS
+}
 
 
 def values(seed=0):
@@ -180,12 +183,14 @@ def test_online_is_the_same_filter(surrogate):
 
 
 def test_certifying_hands_over_what_was_held_out(surrogate, monkeypatch):
-    module = types.ModuleType("kaffee.certification")
-    module.certify = lambda model, train, test, *, prior=None, seed=0: (model, train, test, prior, seed)
-    monkeypatch.setitem(sys.modules, "kaffee.certification", module)
-    fit = surrogate.fit_
-    expected = (surrogate.reconstruction_, fit.train, fit.test, surrogate.prior_, 2)
-    assert surrogate.certify(seed=2) == expected
+    def handed(model, train, test, *, prior, settings, any_step):
+        inspect.signature(certify).bind(model, train, test, prior=prior, settings=settings, any_step=any_step)
+        return model, train, test, prior, settings
+
+    monkeypatch.setattr("kaffee.certification.certify", handed)
+    fit, settings = surrogate.fit_, CertificationSettings()
+    expected = (surrogate.reconstruction_, fit.train, fit.test, surrogate.prior_, settings)
+    assert surrogate.certify(settings=settings) == expected
     assert surrogate.certify(table(1))[2] == series(1)
 
 
@@ -221,7 +226,8 @@ def test_settings_may_be_complete_or_say_what_differs():
     assert resolved("kaffee", seed=5, settings=complete).method == "kaffee"
     assert resolved(settings={"core.latent_dim": 9, "core": {"num_gates": 2}}).core.num_gates == 2
     assert resolved(settings={"core": {"num_gates": 2}, "core.latent_dim": 9}).core.num_gates == 2
-    assert resolved() == kaffee.FitSettings()
+    assert resolved() == settings_for(series())
+    assert resolved(seed=4).seed == 4
     with pytest.raises(ConfigError, match=r"Unknown setting 'core.latent_dimm'. Did you mean 'core.latent_dim'"):
         resolved(settings={"core.latent_dimm": 9})
     with pytest.raises(ConfigError, match="settings is str; give a FitSettings, or a dictionary"):

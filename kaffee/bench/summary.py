@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from kaffee.bench.store import ResultStore
 from kaffee.tables import Table
 
-JSON_FIELDS = ("median", "se", "n", "diverged", "paper", "paper_se")
+JSON_FIELDS = ("median", "se", "n", "diverged", "missing", "paper", "paper_se")
 LARGER_IS_BETTER = {"g_tan"}
 # Numbers of runs, which are added up over seeds.
 OF_SEEDS = ("returns", "at_rest", "gap")
@@ -36,6 +37,7 @@ class Summary:
         reference_se: Standard error of the reference that the number is measured against, where that is an estimate.
         diverged: Seeds whose run diverged, so that the number does not exist.
         count: Of the metrics in COUNTED the sum over seeds.
+        missing: Other finished seeds without the number, where some have it: a filter that broke, say.
     """
 
     median: float | None
@@ -46,6 +48,7 @@ class Summary:
     paper_se: float | None
     reference_se: float = 0.0
     count: int | None = None
+    missing: int = 0
 
     def verdict(self, metric: str) -> str:
         """'agrees' within two combined standard errors, else 'better' or 'worse'; empty without a paper number.
@@ -90,15 +93,23 @@ def _summary(metric: str, records: list[dict[str, Any]], paper: tuple[float, flo
         count = int(sum(values)) if values else None
         diverged = count or 0 if metric.startswith("diverged_") else 0
     elif kind is not None:
-        diverged = sum(bool((record.get("extra") or {}).get(f"diverged_at_{kind}")) for record in records)
+        diverged = sum(_diverged(record, kind) for record in records)
     median, se = median_with_error(values) if values else (None, None)
     errors = [_value(record, "h_reference_error") or 0.0 for record in records] if metric.startswith("dh_") else []
     expected, expected_se = paper or (None, None)
-    return Summary(median, se, len(values), diverged, expected, expected_se, max(errors, default=0.0), count)
+    gone = [record for record in records if _value(record, metric) is None]
+    explained = sum(_diverged(record, kind) for record in gone) if kind is not None else 0
+    missing = len(gone) - explained if values else 0
+    reference_se = max(errors, default=0.0)
+    return Summary(median, se, len(values), diverged, expected, expected_se, reference_se, count, missing)
+
+
+def _diverged(record: dict[str, Any], kind: str) -> bool:
+    return bool((record.get("extra") or {}).get(f"diverged_at_{kind}"))
 
 
 def to_json(summaries: dict[str, dict[str, Summary]]) -> dict[str, Any]:
-    """`{"rows": {row: {metric: {"median", "se", "n", "diverged", "paper", "paper_se"}}}}`; "count" where one is."""
+    """`{"rows": {row: {metric: fields}}}`: those of JSON_FIELDS, and "count" where one is."""
 
     def fields(summary: Summary) -> dict[str, Any]:
         found = {name: getattr(summary, name) for name in JSON_FIELDS}
@@ -121,6 +132,7 @@ def to_table(store: ResultStore, summaries: dict[str, dict[str, Summary]], *, ag
             rows.append(["  paper", None, *[_paper(s) for s in found.values()]])
             rows.append(["  verdict", None, *[s.verdict(m) for m, s in found.items()]])
     note = "Median ± robust standard error of the median over seeds; (k) after a number: k seeds diverged."
+    note += _note_on_missing(s for found in summaries.values() for s in found.values())
     metrics = next(iter(summaries.values()), recipe.metrics)
     return Table(recipe.title, ("row", "n", *metrics), rows, note=note)
 
@@ -143,18 +155,24 @@ def system_tables(
                 [system, *[_cell(metric, summaries[row][metric]) for row in names]]
                 for system, summaries in found.items()
             ],
-            note=note,
+            note=note + _note_on_missing(summaries[row][metric] for summaries in found.values() for row in names),
         )
         for metric in metrics or store.recipe.metrics
     ]
 
 
+def _note_on_missing(summaries: Iterable[Summary]) -> str:
+    """What [k] means, where it is used."""
+    return " [k]: k cells without the number are left out." if any(s.missing for s in summaries) else ""
+
+
 def _cell(metric: str, summary: Summary) -> str:
+    missing = f" [{summary.missing}]" if summary.missing else ""
     if summary.count is not None:
-        return f"{summary.count} of {summary.n}" if metric in OF_SEEDS else str(summary.count)
+        return (f"{summary.count} of {summary.n}" if metric in OF_SEEDS else str(summary.count)) + missing
     if summary.median is None:
         return "–" if not summary.diverged else f"({summary.diverged})"
-    mark = f" ({summary.diverged})" if summary.diverged else ""
+    mark = (f" ({summary.diverged})" if summary.diverged else "") + missing
     return f"{summary.median:.3f}±{summary.se:.3f}{mark}"
 
 

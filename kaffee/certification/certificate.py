@@ -25,7 +25,7 @@ from kaffee.certification.values import plain
 from kaffee.certification.verdicts import Status, Verdict, worst
 from kaffee.checkpoint import Reconstruction
 from kaffee.data.series import Series
-from kaffee.errors import KaffeeError
+from kaffee.errors import ConfigError, KaffeeError
 from kaffee.inference.matching import matched
 
 AXES = {1: "local probabilistic", 2: "stochastic free run", 3: "deterministic core"}
@@ -50,6 +50,14 @@ class CertificationSettings:
     divergence_runs: int = 20
     divergence_steps: int = 20_000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"num_starts": 1, "members": 2, "divergence_runs": 1, "divergence_steps": 1, "seed": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"{name} = {getattr(self, name)} is too small; use {bound} or more.")
+        if self.horizons is not None and (not self.horizons or min(self.horizons) < 1):
+            raise ConfigError(f"horizons are steps ahead, each 1 or more, or None; not {self.horizons}.")
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kaffee.checkpoint import Reconstruction
-from kaffee.checks import TRANSIENT
+from kaffee.checks import CORE_SEED, TRANSIENT
 from kaffee.lyapunov import lyapunov_spectrum
 from kaffee.metrics import d_hellinger, d_stsp_mixture
-from kaffee.rollout import free_run
+from kaffee.rollout import core_key_of, free_run
 
 NUM_EXPONENTS = 10
 # Enough for standard errors, whatever the length of the recording.
@@ -69,11 +69,14 @@ def compared(reference: Float[np.ndarray, "T N"], run: Float[np.ndarray, "T N"])
 def run_freely(
     reconstruction: Reconstruction, start: Float[np.ndarray, " N"], num_steps: int, seed: int | None
 ) -> tuple[Float[np.ndarray, "T N"] | None, Float[Array, "T M"]]:
-    """A free run after a transient, in data units; None if it diverged. With a seed the shell is on."""
+    """A free run after a transient, in data units; None if it diverged. With a seed the shell is on.
+
+    Noise inside the core is drawn from CORE_SEED either way.
+    """
     model, scaler = reconstruction.model, reconstruction.scaler
     first = model.embed(jnp.asarray(scaler.transform(start), model.dtype)[None])
     key = None if seed is None else jax.random.key(seed)
-    run = free_run(model, first, num_steps, key=key, transient=TRANSIENT)
+    run = free_run(model, first, num_steps, key=key, core_key=core_key_of(model.core, CORE_SEED), transient=TRANSIENT)
     if int(run.diverged_at[0]):
         return None, run.states[0]
     return scaler.inverse(np.asarray(run.observations[0], np.float64)), run.states[0]
@@ -85,9 +88,9 @@ def divergence_test(
     """Watch free runs from many observations, in data units; nothing of them is kept."""
     model = reconstruction.model
     first = model.embed(jnp.asarray(reconstruction.scaler.transform(starts), model.dtype))
-    found = []
+    found, noise = [], core_key_of(model.core, CORE_SEED)
     for key in (None, jax.random.key(seed)):
-        left = np.asarray(free_run(model, first, 0, key=key, transient=num_steps).diverged_at)
+        left = np.asarray(free_run(model, first, 0, key=key, core_key=noise, transient=num_steps).diverged_at)
         found.append((int((left > 0).sum()), int(left[left > 0].min(initial=num_steps)) if (left > 0).any() else 0))
     (core, first_core), (noisy, first_noisy) = found
     return Divergence(len(starts), num_steps, core, noisy, first_core, first_noisy)

@@ -28,8 +28,8 @@ from kaffee.training.sampling import padded
 ORDER = 2
 # A series that stays in its range has no growing mode; a forecast that had one would be a baseline of straw.
 STABLE = 0.999
-# Shares of the variance; validation chooses.
-RIDGES = (1e-6, 1e-3, 1e-1)
+# In units of the data's variance; validation chooses. The last is the climate.
+RIDGES = (1e-6, 1e-3, 1e-1, 10.0)
 # Noisy readings of a state, or as good as none: a coordinate that repeats another one later (a delay embedding) can be
 # predicted exactly, but not by a filter that takes the other one's readings for noisy.
 PROCESS_SHARES = (0.5, 1.0 - 1e-6)
@@ -62,9 +62,10 @@ def vector_autoregression(recordings: list[Float[np.ndarray, "T N"]], ridge: flo
     W = np.linalg.solve(features.T @ features + penalty, features.T @ target)
     residual = target - features @ W
     A = W[:-1].T.reshape(N, ORDER, N).swapaxes(0, 1)
-    # One more row, of a thousandth of the data's spread: positive definite however few rows there are.
-    Q = (residual.T @ residual + 1e-3 * np.eye(N)) / (rows + 1)
-    return Regression(A, W[-1], Q)
+    S = residual.T @ residual / rows + 1e-6 * np.eye(N)
+    # Correlations of few rows are chance; without them Q is positive definite however few there are.
+    shrink = min(1.0, 2.0 * (N + 1) / rows)
+    return Regression(A, W[-1], (1.0 - shrink) * S + shrink * np.diag(np.diag(S)))
 
 
 def companion_model(regression: Regression, process_share: float = 0.5) -> StateSpaceModel:

@@ -15,7 +15,7 @@ TangentMap = Callable[[Points], tuple[Points, Float[np.ndarray, "P N N"]]]
 Kind = Literal["linear", "quadratic", "local"]
 
 RIDGE = 1e-3
-"""Added to the variances of the regressors (1 in standardised units): a thousandth of them, against collinearity."""
+"""Added to the variances of the regressors, in units of these: a thousandth, against collinearity."""
 MAX_FEATURES = 1000
 """A quadratic map in N coordinates has (N + 1)(N + 2) / 2 features: up to N = 43."""
 MAX_ANALOGUES, MAX_NUMBERS = 20_000, 40_000_000
@@ -63,7 +63,7 @@ def quadratic_map(now: Points, after: Points) -> TangentMap:
 def local_map(now: Points, after: Points, share: float) -> TangentMap:
     """Around every point the linear regression over its nearest analogues, weighted by closeness.
 
-        minimise sum_k w_k |y_k - c - J x_k|^2 + ridge,    w_k = max(1 - |x_k - x|^2 / d^2, 0)^2
+        minimise sum_k w_k |y_k - c - J x_k|^2 + ridge |J|^2,    w_k = max(1 - |x_k - x|^2 / d^2, 0)^2
 
     where the given share of all rows is closer than d. Lorenz's analogues with a derivative; it assumes smoothness and
     no form. All moments that any weighting needs are products of rows, computed once.
@@ -79,7 +79,6 @@ def local_map(now: Points, after: Points, share: float) -> TangentMap:
     F = np.hstack([np.ones((len(now), 1)), now])
     products = (F[:, :, None] * np.hstack([F, after])[:, None, :]).reshape(len(now), columns)
     squares = np.sum(now**2, axis=1)
-    penalty = RIDGE * np.eye(N)
 
     def some(x: Points) -> tuple[np.ndarray, np.ndarray]:
         d = np.maximum(squares - 2.0 * x @ now.T + np.sum(x**2, axis=1)[:, None], 0.0)
@@ -90,7 +89,9 @@ def local_map(now: Points, after: Points, share: float) -> TangentMap:
         mean, mean_after = moments[:, 0, 1 : N + 1], moments[:, 0, N + 1 :]
         covariance = moments[:, 1:, 1 : N + 1] - mean[:, :, None] * mean[:, None, :]
         cross = moments[:, 1:, N + 1 :] - mean[:, :, None] * mean_after[:, None, :]
-        J = np.linalg.solve(covariance + penalty, cross).swapaxes(1, 2)
+        # Relative to the variance within the neighbourhood, which is small where the neighbourhood is.
+        variance = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / N
+        J = np.linalg.solve(covariance + (RIDGE * variance + 1e-12) * np.eye(N), cross).swapaxes(1, 2)
         return mean_after + np.einsum("pij,pj->pi", J, x - mean), J
 
     def evaluate(x: Points) -> tuple[Points, np.ndarray]:

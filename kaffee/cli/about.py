@@ -17,12 +17,20 @@ SOFTWARE = """@software{kaffee,
   license = {Apache-2.0}
 }"""
 
+FOUNDATION_MODEL = """@inproceedings{hemmer2025dynamix,
+  title     = {True Zero-Shot Inference of Dynamical Systems Preserving Long-Term Statistics},
+  author    = {Hemmer, Christoph and Durstewitz, Daniel},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2025},
+  note      = {DynaMix; the published weights are under CC-BY-4.0}
+}"""
+
 
 def cite() -> None:
-    """Print BibTeX entries for the paper and the software."""
+    """Print BibTeX entries for the paper, the software and DynaMix, for those who use its weights."""
     from kaffee._version import __version__
 
-    typer.echo(PAPER + "\n\n" + SOFTWARE.replace("VERSION", __version__))
+    typer.echo("\n\n".join([PAPER, SOFTWARE.replace("VERSION", __version__), FOUNDATION_MODEL]))
 
 
 def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:

@@ -2,14 +2,22 @@
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kaffee.cli.context import SYSTEM_CONTEXT, context_series
+from kaffee.cli.context import SYSTEM_CONTEXT, Download, context_series, foundation_model
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kaffee.checks import Check
+    from kaffee.training.adaptation import Adaptation
 
 CHECKED_ROWS = 1_000
 """Rows after the context of a simulated system, for the check."""
+TRUE_STEPS = 10_000
+"""True states of a simulated system that the free run is compared with, and that are compared with as many others."""
 
 
 def adapt(
@@ -32,6 +40,7 @@ def adapt(
     ] = None,
     columns: Annotated[str | None, typer.Option(help="Columns of the file to use, separated by commas.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of windows and gate noise.")] = 0,
+    download: Download = False,
     json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Adapt the pretrained DynaMix to a recording: zero-shot, then a few updates, then a check on held-out rows.
@@ -40,25 +49,24 @@ def adapt(
     """
     from dataclasses import replace
 
-    from kaffee.checks import check
+    from kaffee.checks import check, compare_runs
     from kaffee.data.series import Series
-    from kaffee.dynamix.hub import DEFAULT, from_pretrained
     from kaffee.errors import ConfigError
-    from kaffee.incontext import CALIBRATED, HELD_OUT, IN_CONTEXT, adapt_foundation_model
+    from kaffee.incontext import CALIBRATED, HELD_OUT, IN_CONTEXT, adapt_foundation_model, lyapunov_window
 
-    if output.exists() and any(output.iterdir()):
-        raise ConfigError(f"{output} is not empty. Choose another folder with -o.")
+    _check_output(output)
+    lyapunov_window(lyapunov, 1.0)  # an exponent that is no number, before anything is read
     wanted = (context or SYSTEM_CONTEXT) + CHECKED_ROWS
-    series = context_series(data, columns, wanted, noise=noise, seed=seed)
+    series, system = context_series(data, columns, wanted, noise=noise, seed=seed)
     if series.num_recordings != 1:
         raise ConfigError(f"A context is one recording; {series.label} has {series.num_recordings}. Split the file.")
     values = series.recordings[0]
-    simulated = len(values) == wanted and series.name == data
-    rows = context or (SYSTEM_CONTEXT if simulated else max(int(0.8 * len(values)), 1))
+    rows = context or (int(0.8 * len(values)) if system is None else SYSTEM_CONTEXT)
     if rows > len(values):
         raise ConfigError(f"--context {rows}: the recording has {len(values)} rows only.")
-    core = from_pretrained(model or DEFAULT).with_tangent(tangent)  # type: ignore[arg-type]
     settings = IN_CONTEXT if paper else CALIBRATED
+    _check_rows(f"{series.label} has {len(values)} rows", rows, settings, 0.0 if paper else HELD_OUT)
+    core = foundation_model(model, download=download).with_tangent(tangent)  # type: ignore[arg-type]
     updates = settings.schedule.num_updates if updates is None else updates
     surrogate = adapt_foundation_model(
         core,
@@ -73,14 +81,69 @@ def adapt(
     )
     surrogate.save(output)
     held_out = values[rows:]
-    checked = check(surrogate, Series.from_arrays(held_out)) if len(held_out) > 1 else None
+    reference, likeness = None, None
+    if system is not None:
+        reference, other = _true_states(system, seed)
+        likeness = compare_runs(reference, other)
+    checked = check(surrogate, Series.from_arrays(held_out), reference=reference) if len(held_out) > 1 else None
     if json:
         facts = {"output": str(output), "context": rows, "method": method, "tangent": tangent, "updates": updates}
-        typer.echo(json_module.dumps({**facts, "check": None if checked is None else checked.to_dict()}, indent=2))
+        between = None if likeness is None else {"d_stsp": likeness[0], "d_h": likeness[1]}
+        measured = {"check": None if checked is None else checked.to_dict(), "truth_against_truth": between}
+        typer.echo(json_module.dumps({**facts, **measured}, indent=2))
         return
     typer.echo(f"{output}: {method} on a context of {rows} rows, {updates} updates")
     if checked is not None:
         typer.echo(
             f"held out ({len(held_out)} rows): NLL {checked.nll:.3f} (one step, standardised), "
-            f"90 % bands cover {100 * checked.coverage_90:.1f} %, D_stsp {checked.d_stsp_core:.2f}"
+            f"90 % bands cover {100 * checked.coverage_90:.1f} %"
         )
+        typer.echo(_free_run_line(checked, likeness))
+
+
+def _check_output(output: Path) -> None:
+    """Refuse a folder that could not be written, before the work is done."""
+    from kaffee.errors import ConfigError
+
+    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{there} is a file; the adapted model needs a folder. Choose another name with -o.")
+    if output.exists() and any(output.iterdir()):
+        raise ConfigError(f"{output} is not empty. Choose another folder with -o.")
+
+
+def _check_rows(given: str, rows: int, settings: "Adaptation", held_out: float) -> None:
+    """Refuse a context that is too short, in the numbers that the user gave."""
+    from kaffee.errors import DataError
+    from kaffee.incontext import IN_CONTEXT, fewest_rows
+
+    fewest = fewest_rows(settings, held_out)
+    if rows < fewest:
+        paper = f"; with --paper {fewest_rows(IN_CONTEXT, 0.0)} are enough" if held_out else ""
+        raise DataError(
+            f"{given}, of which {rows} are the context: too few to adapt on, which needs at least {fewest}{paper}. "
+            "Give more rows, or make more of them the context by --context."
+        )
+
+
+def _true_states(system: str, seed: int) -> "tuple[np.ndarray, np.ndarray]":
+    """Two stretches of the attractor, equally long."""
+    from kaffee.systems import get_system, simulate
+
+    states = simulate(get_system(system), 2 * TRUE_STEPS, seed=seed).states
+    return states[:TRUE_STEPS], states[TRUE_STEPS:]
+
+
+def _free_run_line(checked: "Check", likeness: tuple[float, float] | None) -> str:
+    """How the core runs on its own; D_stsp of few rows is large even for the truth, hence the number beside it."""
+    if checked.diverged_at:
+        return f"free run of the core: diverged at step {checked.diverged_at}"
+    rows = checked.protocol["num_steps"]
+    if likeness is None:
+        hint = "" if rows >= TRUE_STEPS else f"; {rows} rows are few: D_stsp would be large for the truth, too"
+        found = f"D_stsp {checked.d_stsp_core:.2f}, D_H {checked.d_h_core:.3f}"
+        return f"free run of the core against the held-out rows: {found}{hint}"
+    return (
+        f"free run of the core against {rows} true states: D_stsp {checked.d_stsp_core:.2f} (truth against truth "
+        f"{likeness[0]:.2f}), D_H {checked.d_h_core:.3f} ({likeness[1]:.3f})"
+    )

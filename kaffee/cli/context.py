@@ -1,15 +1,29 @@
-"""The recording that a foundation model reads, for the commands that use one."""
+"""What the commands that use a foundation model share: its weights, and the recording that it reads."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
 
 if TYPE_CHECKING:
     from kaffee.data import Series
+    from kaffee.dynamix import DynaMix
 
 SYSTEM_CONTEXT = 2000
 """The paper's context, in rows."""
 
+Download = Annotated[
+    bool, typer.Option("--download", help="Fetch the model from its authors' hub if it is not on this machine.")
+]
 
-def context_series(data: str, columns: str | None, length: int, *, noise: float = 0.0, seed: int = 0) -> "Series":
+
+class Context(NamedTuple):
+    """A recording, and the name of the system if it was simulated."""
+
+    series: "Series"
+    system: str | None
+
+
+def context_series(data: str, columns: str | None, length: int, *, noise: float = 0.0, seed: int = 0) -> Context:
     """The file; or a simulation of the system, `length` rows with observation noise."""
     from kaffee.data import Series, read_series
     from kaffee.sources import parse_source
@@ -18,6 +32,23 @@ def context_series(data: str, columns: str | None, length: int, *, noise: float 
     options = {} if columns is None else {"columns": [name.strip() for name in columns.split(",")]}
     source = parse_source([data], {}, options)
     if source.system is None:
-        return read_series(source.paths[0], **source.options)
+        return Context(read_series(source.paths[0], **source.options), None)
     simulation = simulate(get_system(source.system), length, observation_noise=noise, seed=seed)
-    return Series.from_arrays(simulation.observations, times=simulation.times, name=source.system)
+    series = Series.from_arrays(simulation.observations, times=simulation.times, name=source.system)
+    return Context(series, source.system)
+
+
+def foundation_model(model: str | None, *, download: bool) -> "DynaMix":
+    """The model of that name or path; a warning if it is not the published one although it is called so."""
+    from kaffee.dynamix.hub import DEFAULT, obtain
+
+    located = obtain(model or DEFAULT, download=download)
+    weights = located.read()
+    warn_if_altered(located.doubt(weights))
+    return weights.to_core()
+
+
+def warn_if_altered(doubt: str) -> None:
+    """Say on stderr why a file may not be the published one."""
+    if doubt:
+        typer.echo(f"warning: {doubt}", err=True)

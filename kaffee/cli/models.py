@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from kaffee.cli.context import warn_if_altered
+
 app = typer.Typer(help="Pretrained foundation models: list, fetch, show.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -39,14 +41,18 @@ def pull(
     source: Annotated[
         Path | None, typer.Option("--from", help="Copy from this file or folder instead of the network.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace another model that is there under this name.")
+    ] = False,
 ) -> None:
     """Bring a model to this machine: from its authors' hub (https), or from a path."""
     from kaffee.dynamix.hub import DEFAULT, KNOWN
     from kaffee.dynamix.hub import pull as bring
 
-    located = bring(name or DEFAULT, source=source)
-    release = KNOWN[name or DEFAULT]
-    typer.echo(f"{located.weights}: sha256 {located.read().sha256[:12]}")
+    located = bring(name or DEFAULT, source=source, force=force)
+    release, weights = KNOWN[name or DEFAULT], located.read()
+    warn_if_altered(located.doubt(weights))
+    typer.echo(f"{located.weights}: sha256 {weights.sha256[:12]}")
     typer.echo(f"{release.licence}: {release.attribution}")
 
 
@@ -59,6 +65,7 @@ def show(
 
     located = locate(name or DEFAULT)
     weights = located.read()
+    warn_if_altered(located.doubt(weights))
     facts = {**_facts(weights), "path": str(located.weights)}
     release = KNOWN.get(weights.name)
     if release is not None:

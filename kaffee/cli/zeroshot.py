@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kaffee.cli.context import SYSTEM_CONTEXT, context_series
+from kaffee.cli.context import SYSTEM_CONTEXT, Download, context_series, foundation_model
 
 
 def zeroshot(
@@ -24,6 +24,7 @@ def zeroshot(
     embedding: Annotated[str, typer.Option(help="delay or positional: how fewer coordinates become three.")] = "delay",
     delay: Annotated[int | None, typer.Option(help="Delay in steps; from the autocorrelation by default.")] = None,
     period: Annotated[float | None, typer.Option(help="Period in steps, for positional.")] = None,
+    download: Download = False,
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Forecast a series by the pretrained DynaMix: its last rows are the context, nothing is trained.
@@ -36,19 +37,18 @@ def zeroshot(
     from kaffee.data import Series, write_series
     from kaffee.data.readers import SUFFIXES
     from kaffee.dynamix.forecasting import zero_shot
-    from kaffee.dynamix.hub import DEFAULT, from_pretrained
     from kaffee.errors import ConfigError, KaffeeError
     from kaffee.rollout import DIVERGENCE_BOUND
 
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
-    series = context_series(data, columns, SYSTEM_CONTEXT if context is None else context)
+    series = context_series(data, columns, SYSTEM_CONTEXT if context is None else context).series
     if recording >= series.num_recordings:
         raise ConfigError(f"There is no recording {recording}; {series.label} has {series.num_recordings}.")
     values = series.recordings[recording]
     if context is not None and context > len(values):
         raise ConfigError(f"--context {context}: the recording has {len(values)} rows only.")
-    core = from_pretrained(model or DEFAULT)
+    core = foundation_model(model, download=download)
     forecast = zero_shot(
         core,
         values if context is None else values[-context:],

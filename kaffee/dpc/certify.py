@@ -19,7 +19,7 @@ from kaffee.evaluation.reference import Reference
 from kaffee.lyapunov import lyapunov_spectrum
 from kaffee.metrics.spectra import d_hellinger
 from kaffee.recursion import Recursion
-from kaffee.rollout import Rollout, free_run
+from kaffee.rollout import Rollout, core_key_of, free_run
 from kaffee.ssm import StateSpaceModel
 
 MIN_ROWS = 100
@@ -38,6 +38,7 @@ class Certifier:
         clean: What shell-off runs are compared with; the noise-free truth, or the observations again.
         reference: The simulated truth, if there is one.
         recursion: The filter that goes with the model, for G_tan.
+        seed: Of the shell's noise and of the core's own, where it draws any; also that with the shell off.
     """
 
     noisy: Float[np.ndarray, "T N"]
@@ -92,7 +93,8 @@ class Certifier:
     def _run(self, model: StateSpaceModel, key: Key[Array, ""] | None) -> Rollout:
         origins = self.noisy[np.linspace(0, len(self.noisy) - 1, self.num_runs).round().astype(int)]
         starts = model.embed(jnp.asarray(origins, model.dtype))
-        return free_run(model, starts, self.num_steps, key=key, transient=self.transient)
+        noise = core_key_of(model.core, self.seed)
+        return free_run(model, starts, self.num_steps, key=key, core_key=noise, transient=self.transient)
 
     def _over_runs(self, runs: Rollout, loss: LossOfRun) -> Measured:
         if bool(jnp.any(runs.diverged_at > 0)):

@@ -3,11 +3,13 @@
 Nothing here touches the network unless `download=True` or `pull` says so.
 """
 
+import hashlib
 import http.client
 import os
 import urllib.error
 import urllib.parse
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,44 +18,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from kaffee.dynamix.core import DynaMix
+from kaffee.dynamix.releases import DEFAULT, KNOWN, Release
 from kaffee.dynamix.weights import MAX_BYTES, Weights, decode_weights, parse_config, read_weights
 from kaffee.errors import CheckpointError, ConfigError, unknown
 from kaffee.store import write_atomically
 
 TIMEOUT = 30.0
-
-
-@dataclass(frozen=True)
-class Release:
-    """A published model: where it is, whose it is and under which terms."""
-
-    name: str
-    repository: str
-    weights: str
-    config: str
-    licence: str
-    attribution: str
-
-    @property
-    def files(self) -> tuple[str, str]:
-        """Both file names."""
-        return self.weights, self.config
-
-
-DEFAULT = "dynamix-3d-alrnn-v1.0"
-KNOWN = {
-    DEFAULT: Release(
-        name=DEFAULT,
-        repository="DurstewitzLab/dynamix",
-        weights="dynamix-3d-alrnn-v1.0.safetensors",
-        config="config_3d-alrnn-v1.0.json",
-        licence="CC-BY-4.0",
-        attribution=(
-            "C. Hemmer and D. Durstewitz, True Zero-Shot Inference of Dynamical Systems Preserving Long-Term "
-            "Statistics, NeurIPS 2025"
-        ),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -68,6 +38,18 @@ class Located:
         """Read and check them."""
         return read_weights(self.weights, self.config)
 
+    def doubt(self, weights: Weights) -> str:
+        """Why these may not be the published weights although they are called so; empty where there is no doubt."""
+        called = [release for release in KNOWN.values() if release.weights == self.weights.name]
+        release = KNOWN.get(weights.name) or next(iter(called), None)
+        differences = "" if release is None else release.differences(weights)
+        if release is None or not differences:
+            return ""
+        return (
+            f"{self.weights} is called {release.name} but is not the file kaffee was measured with: {differences}. "
+            "Fetch it again (kaffee models pull), or give a model of your own another name."
+        )
+
 
 def from_pretrained(name_or_path: str | Path = DEFAULT, *, download: bool = False, dtype: Any = jnp.float32) -> DynaMix:
     """The pretrained DynaMix; condition it on data by `in_context`, or let `zero_shot` do it.
@@ -78,14 +60,24 @@ def from_pretrained(name_or_path: str | Path = DEFAULT, *, download: bool = Fals
         download: Fetch a published model from the hub if it is not on this machine. Without it, the network is not
             touched.
         dtype: Of the weights; float64 needs JAX's 64-bit mode.
+
+    Warns if the files have the name of a published model and are not that model.
     """
+    located = obtain(name_or_path, download=download)
+    weights = located.read()
+    if doubt := located.doubt(weights):
+        warnings.warn(doubt, stacklevel=2)
+    return weights.to_core(dtype)
+
+
+def obtain(name_or_path: str | Path, *, download: bool) -> Located:
+    """The files of a model on this machine, fetched first if that is needed and wanted."""
     try:
-        located = locate(name_or_path)
+        return locate(name_or_path)
     except CheckpointError:
         if not (download and str(name_or_path) in KNOWN):
             raise
-        located = pull(str(name_or_path))
-    return located.read().to_core(dtype)
+        return pull(str(name_or_path))
 
 
 def models_folder() -> Path:
@@ -155,29 +147,50 @@ def _within(folder: Path) -> Located:
     raise CheckpointError(f"{folder} should hold one .safetensors file; found: {names}. Pass the file itself.")
 
 
-def pull(name: str = DEFAULT, *, source: str | Path | None = None, endpoint: str | None = None) -> Located:
+def pull(
+    name: str = DEFAULT, *, source: str | Path | None = None, endpoint: str | None = None, force: bool = False
+) -> Located:
     """Bring a published model into kaffee's folder, from the hub or from a path; checked before it is stored.
 
     Args:
         source: A file or folder to copy from instead of the network.
         endpoint: Address of the hub; $HF_ENDPOINT or https://huggingface.co by default.
+        force: Replace another model that is there under this name. Without it, only the published one may.
     """
     if name not in KNOWN:
         raise ConfigError(unknown("model", name, KNOWN, see="kaffee models list"))
     release = KNOWN[name]
     if source is not None:
         given = locate(source)
-        given.read()
+        weights = given.read()
         contents = given.weights.read_bytes(), given.config.read_bytes()
     else:
         base = (endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
         addresses = [f"{base}/{release.repository}/resolve/main/{file}" for file in release.files]
         contents = fetch(addresses[0]), fetch(addresses[1])
-        decode_weights(contents[0], parse_config(contents[1], addresses[1]), *addresses)
-    folder = models_folder()
-    for file, content in zip(release.files, contents, strict=True):
-        write_atomically(folder / file, content)
-    return Located(folder / release.weights, folder / release.config, "kaffee's models")
+        weights = decode_weights(contents[0], parse_config(contents[1], addresses[1]), *addresses)
+    stored = Located(models_folder() / release.weights, models_folder() / release.config, "kaffee's models")
+    if not force and release.differences(weights):
+        _check_not_replaced(stored, contents)
+    for path, content in zip((stored.weights, stored.config), contents, strict=True):
+        write_atomically(path, content)
+    return stored
+
+
+def _check_not_replaced(stored: Located, contents: tuple[bytes, bytes]) -> None:
+    """Raise if a model that can be read would be lost; a damaged one may be replaced."""
+    try:
+        stored.read()
+    except CheckpointError:
+        return
+    for path, content in zip((stored.weights, stored.config), contents, strict=True):
+        there, new = (hashlib.sha256(given).hexdigest()[:12] for given in (path.read_bytes(), content))
+        if there != new:
+            raise CheckpointError(
+                f"{path} is there already (sha256 {there}), and the file to be stored (sha256 {new}) is not the one "
+                "that kaffee was measured with; nothing was replaced. To replace it all the same: kaffee models pull "
+                "--force"
+            )
 
 
 def fetch(address: str, *, limit: int = MAX_BYTES, timeout: float = TIMEOUT) -> bytes:

@@ -64,7 +64,7 @@ class Architecture:
             value = given.get(key, supported)
             if value != supported:
                 raise CheckpointError(
-                    f"{where}: {key} = {value!r:.80} is not supported; it must be {supported!r}, all that kaffee reads."
+                    f"{where}: {key} = {value!r:.80} is not supported; kaffee reads {supported!r} only.{_REMEDY}"
                 )
         found = cls(**sizes)
         if not found.num_observed <= found.latent_dim or not found.num_gates <= found.latent_dim:
@@ -92,6 +92,14 @@ class Weights:
     def num_parameters(self) -> int:
         """How many numbers the file holds."""
         return sum(tensor.size for tensor in self.tensors.values())
+
+    @property
+    def digest(self) -> str:
+        """sha256 of names and numbers as float32, the same for every lossless copy; `sha256` depends on the header."""
+        found = hashlib.sha256()
+        for name, tensor in sorted(self.tensors.items()):
+            found.update(f"{name} {tensor.shape} ".encode() + tensor.astype("<f4").tobytes())
+        return found.hexdigest()
 
     def to_core(self, dtype: Any = jnp.float32) -> DynaMix:
         """The model; condition it on data by `in_context`."""

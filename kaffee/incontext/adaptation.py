@@ -1,9 +1,12 @@
 """The in-context protocol of appendix C.5: ten updates on windows of the context."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from kaffee.data.context import MIN_FRAMES
 from kaffee.data.series import Series
+from kaffee.errors import ConfigError
 from kaffee.methods import Method
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.adaptation import Adaptation, adapt
@@ -36,10 +39,37 @@ def lyapunov_window(lyapunov_exponent: float | None, dt: float) -> int:
     >>> lyapunov_window(0.902, 0.02), lyapunov_window(0.0, 0.02), lyapunov_window(2.0, 0.1)
     (55, 128, 24)
     """
-    if lyapunov_exponent is None or lyapunov_exponent <= 0:
-        return LONGEST_WINDOW
-    steps = round(min(1.0 / (lyapunov_exponent * dt), LONGEST_WINDOW))
+    rate = 0.0 if lyapunov_exponent is None else lyapunov_exponent * dt
+    if not math.isfinite(rate):
+        raise ConfigError(
+            f"A Lyapunov exponent is a finite number per unit of time; given {lyapunov_exponent} at a time step of "
+            f"{dt:g}. Leave it out if it is not known: windows then have {LONGEST_WINDOW} steps."
+        )
+    steps = LONGEST_WINDOW if rate <= 0 else round(min(1.0 / rate, LONGEST_WINDOW))
     return max(steps, SHORTEST_WINDOW)
+
+
+def fewest_rows(settings: Adaptation, held_out: float) -> int:
+    """The shortest context that can be adapted on: a window of burn-in and one scored step fits in what is held out.
+
+    Args:
+        held_out: 0, or a share between 0 and 1.
+
+    >>> fewest_rows(CALIBRATED, HELD_OUT), fewest_rows(IN_CONTEXT, 0.0)
+    (38, 10)
+    """
+    needed = max(settings.burn_in + 2, MIN_FRAMES)
+    if held_out == 0:
+        return needed
+    rows = needed + MIN_FRAMES
+    while min(rows - num_read(rows, held_out) - needed, num_read(rows, held_out) - MIN_FRAMES) < 0:
+        rows += 1
+    return rows
+
+
+def num_read(num_rows: int, held_out: float) -> int:
+    """How many rows of a context the model reads while it is adapted on the others."""
+    return round((1 - held_out) * num_rows)
 
 
 def adapt_in_context(

@@ -15,6 +15,7 @@ from kaffee.cores.custom import as_core
 from kaffee.data.context import MIN_FRAMES, context_scaler
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError
+from kaffee.incontext.adaptation import num_read
 from kaffee.observation import Projection
 from kaffee.shell import Shell
 from kaffee.ssm import StateSpaceModel
@@ -87,7 +88,7 @@ def _split(whole: Float[np.ndarray, "T N"], held_out: float) -> tuple[np.ndarray
     """What the model reads, and what it is adapted on."""
     if held_out == 0:
         return whole, whole
-    first = round((1 - held_out) * len(whole))
+    first = num_read(len(whole), held_out)
     if not 0 < held_out < 1 or min(first, len(whole) - first) < MIN_FRAMES:
         raise ConfigError(
             f"held_out = {held_out} of {len(whole)} rows: a share between 0 and 1 that leaves {MIN_FRAMES} rows on "

@@ -7,8 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.checkpoint import Reconstruction
+from kaffee.dynamix.releases import terms_of
 from kaffee.errors import DataError
-from kaffee.incontext.adaptation import CALIBRATED, HELD_OUT, adapt_in_context, lyapunov_window
+from kaffee.incontext.adaptation import CALIBRATED, HELD_OUT, adapt_in_context, fewest_rows, lyapunov_window
 from kaffee.incontext.conditioning import ContextModel, condition, read_all
 from kaffee.methods import get_method
 from kaffee.training.adaptation import Adaptation
@@ -46,13 +47,15 @@ def adapt_foundation_model(
     Raises:
         DataError: For a context that cannot be used, or is too short for a window.
     """
+    window = lyapunov_window(lyapunov_exponent, dt)
     zero_shot, context = condition(model, observations, dt=dt, columns=columns, held_out=held_out)
     longest = len(context.recordings[0]) - settings.burn_in - 1
-    scored = min(lyapunov_window(lyapunov_exponent, dt), longest)
+    scored = min(window, longest)
     if scored < 1:
+        where = f" within the last {held_out:.0%}, which are held out" if held_out else ""
         raise DataError(
-            f"{len(context.recordings[0])} rows are too few to adapt on: a window has {settings.burn_in} steps of "
-            "burn-in and at least one that is scored. Give a longer context."
+            f"{len(observations)} rows are too few to adapt on: a window has {settings.burn_in} steps of burn-in and "
+            f"at least one that is scored{where}. Give at least {fewest_rows(settings, held_out)} rows."
         )
     trained = adapt_in_context(
         zero_shot.model, context, get_method(method), seed=seed, scored=scored, settings=settings, **options
@@ -67,5 +70,6 @@ def adapt_foundation_model(
         "held_out": held_out,
         "num_updates": settings.schedule.num_updates,
         "fingerprint": context.fingerprint,
+        **terms_of(str(getattr(model, "origin", ""))),
     }
     return replace(zero_shot, model=adapted, method=method, provenance=provenance)

@@ -31,7 +31,7 @@ class Metric:
     error: float = 0.0
 
     def winner(self) -> int | None:
-        """Which run is better than all others, if one is.
+        """Which run is better than all others that have the number, if one is.
 
         >>> Metric("nll", [0.5, 0.4]).winner(), Metric("cover 90", [0.89, 0.8], best=0.9).winner()
         (1, 0)
@@ -41,7 +41,7 @@ class Metric:
         if self.best is None:
             return None
         ranked = sorted((self._badness(value), i) for i, value in enumerate(self.values))
-        if len(ranked) < 2 or not math.isfinite(ranked[0][0]):
+        if len(ranked) < 2 or not math.isfinite(ranked[1][0]):
             return None
         return ranked[0][1] if ranked[1][0] - ranked[0][0] > 2 * self.error else None
 

@@ -4,9 +4,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -22,6 +21,9 @@ from kaffee.sources import short_recordings
 from kaffee.surrogate.parameters import Parameters
 from kaffee.surrogate.stored import read_surrogate, write_surrogate
 from kaffee.training.loop import Watcher
+
+if TYPE_CHECKING:
+    from kaffee.certification import Certificate, CertificationSettings
 
 FORECAST_LEVELS = (BAND[0], 0.5, BAND[1])
 
@@ -40,7 +42,8 @@ class Surrogate(Parameters):
     Args:
         method: A row of the paper, such as "kaffee" or "blind"; None: what the settings say ("kaffee").
         seed: Of everything random in the fit; None: what the settings say (0).
-        settings: A `FitSettings`, or what differs from its defaults, such as {"core.latent_dim": 30}.
+        settings: What should differ from the settings that the data suggest, such as {"core.latent_dim": 30}; or a
+            complete `FitSettings`.
         progress: Show the progress of training.
 
     Attributes:
@@ -208,8 +211,17 @@ class Surrogate(Parameters):
         """A filter for readings as they arrive."""
         return OnlineFilter(self.reconstruction_, gate=gate, patience=patience)
 
-    def certify(self, X: Any = None, *, times: Any = None, seed: int = 0) -> Any:
+    def certify(
+        self,
+        X: Any = None,
+        *,
+        times: Any = None,
+        settings: "CertificationSettings | None" = None,
+        any_step: bool = False,
+    ) -> "Certificate":
         """Certify the surrogate on data that it was not fitted to, by default the part that `fit` held out."""
+        from kaffee.certification import certify
+
         model = self.reconstruction_
         if self.fit_ is None:
             raise ConfigError(
@@ -217,8 +229,7 @@ class Surrogate(Parameters):
                 "kaffee.certification.certify(surrogate.reconstruction_, train, test)."
             )
         test = self.fit_.test if X is None else self._matched(X, times)[0].series
-        certify = import_module("kaffee.certification").certify
-        return certify(model, self.fit_.train, test, prior=self.prior_, seed=seed)
+        return certify(model, self.fit_.train, test, prior=self.prior_, settings=settings, any_step=any_step)
 
     def save(self, path: str | Path) -> Path:
         """Write the model to a folder, its prior beside it; returns the folder."""

@@ -10,6 +10,7 @@ from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.fitting import Fit
 from kaffee.inference.matching import model_columns
 from kaffee.settings import FitSettings
+from kaffee.suggestion import settings_for
 
 DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False}
 _FITTED = ("reconstruction_", "prior_", "settings_", "fit_")
@@ -51,22 +52,20 @@ class Parameters:
         return self
 
     def _resolved_settings(self, series: Series) -> FitSettings:
-        """The settings of a fit to this series."""
-        given = self.settings
+        """The settings of a fit to this series: what the data suggest, where nothing else was said."""
+        given, chosen = self.settings, {"method": self.method, "seed": self.seed}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
         if isinstance(given, FitSettings):
-            settings = given
-        elif given is None or isinstance(given, Mapping):
-            values: dict[str, Any] = {}
-            for key, value in (given or {}).items():
-                values = merge(values, nested(str(key), value))
-            settings = update(FitSettings(), values)
-        else:
+            return update(given, chosen)
+        if given is not None and not isinstance(given, Mapping):
             raise ConfigError(
                 f"settings is {type(given).__name__}; give a FitSettings, or a dictionary such as "
                 '{"core.latent_dim": 30}.'
             )
-        chosen = {"method": self.method, "seed": self.seed}
-        return update(settings, {name: value for name, value in chosen.items() if value is not None})
+        values: dict[str, Any] = {}
+        for key, value in (given or {}).items():
+            values = merge(values, nested(str(key), value))
+        return settings_for(series, merge(values, chosen))
 
     def __getattr__(self, name: str) -> Any:
         if name in _FITTED:

@@ -26,7 +26,7 @@ LABELS = {
     "[Blind Uncertainty]": "blind",
     "(KAFFEE)": "kaffee",
 }
-COLUMNS_2 = ("nll", "rmse", "g_tan", "d_stsp_ratio", "d_h_core")
+COLUMNS_2 = ("nll_standard", "rmse", "g_tan", "d_stsp_ratio", "d_h_core")
 LABELS_2 = {"(no adaptation)": "base", "(KAFFEE-DynaMix)": "kaffee"} | {
     words: row for words, row in LABELS.items() if row not in ("prior", "kaffee")
 }

@@ -8,7 +8,7 @@ import pytest
 
 from kaffee.bench.recipe import CellSettings, Recipe, Row
 from kaffee.bench.store import Cell, ResultStore
-from kaffee.bench.summary import Summary, agreement, median_with_error, summarise, to_json, to_table
+from kaffee.bench.summary import Summary, agreement, median_with_error, summarise, system_tables, to_json, to_table
 
 METRICS = ("nll", "g_tan", "dh_stoch", "d_stsp_core")
 
@@ -125,10 +125,10 @@ def test_json_has_the_promised_shape(store):
     for metrics in found["rows"].values():
         assert list(metrics) == list(METRICS)
         for entry in metrics.values():
-            assert list(entry) == ["median", "se", "n", "diverged", "paper", "paper_se"]
-    nothing = {"median": None, "se": None, "n": 0, "diverged": 0, "paper": None, "paper_se": None}
+            assert list(entry) == ["median", "se", "n", "diverged", "missing", "paper", "paper_se"]
+    nothing = {"median": None, "se": None, "n": 0, "diverged": 0, "missing": 0, "paper": None, "paper_se": None}
     assert found["rows"]["prior"]["nll"] == nothing
-    full = {"median": 1.0, "se": 0.0, "n": 5, "diverged": 0, "paper": 1.0, "paper_se": 0.5}
+    full = {"median": 1.0, "se": 0.0, "n": 5, "diverged": 0, "missing": 0, "paper": 1.0, "paper_se": 0.5}
     assert found["rows"]["kaffee"]["nll"] == full
 
 
@@ -144,3 +144,32 @@ def test_the_table_has_the_paper_and_verdicts_below_each_row_if_wanted(store):
     assert [row[0] for row in beside.rows] == ["prior", "kaffee", "  paper", "  verdict"]
     assert beside.rows[2] == ["  paper", None, "1.000±0.500", "0.900±0.010", "–", "0.300±0.020"]
     assert beside.rows[3] == ["  verdict", None, "agrees", "worse", "", "agrees"]
+
+
+def test_a_median_that_leaves_cells_out_says_how_many(store):
+    """A filter that broke has no such number, and no free run that diverged explains it."""
+    fill(store, [record(g_tan=None), record(g_tan=None, d_stsp_core=None, core=4), record(), record(), record()])
+    found = summarise(store)
+    assert {metric: s.missing for metric, s in found["kaffee"].items()} == dict(zip(METRICS, (0, 2, 0, 0), strict=True))
+    assert to_json(found)["rows"]["kaffee"]["g_tan"]["missing"] == 2
+    table = to_table(store, found, against_paper=False)
+    assert table.rows[1][2:] == ["1.000±0.000", "0.500±0.000 [2]", "0.100±0.000", "0.300±0.000 (1)"]
+    assert "[k]: k cells without the number are left out" in table.to_markdown()
+
+
+def test_marks_are_explained_where_they_are_used_only(store):
+    fill(store, [record()] * 5)
+    found = summarise(store, ("nll", "not_measured"))
+    assert found["kaffee"]["not_measured"].missing == 0  # of no cell, and nothing is left out
+    assert "[k]" not in to_table(store, found, against_paper=False).note
+
+
+def test_tables_by_system_say_it_too(tmp_path):
+    row = Row("kaffee", "KAFFEE", "kaffee", CellSettings())
+    store = ResultStore(tmp_path, Recipe("toy", "Toy table", 2, ("nll",), (row,), systems=("chua", "chen")))
+    for seed, nll in enumerate((1.0, None)):
+        store.write(Cell("kaffee", seed, "chua"), record(nll=nll))
+        store.write(Cell("kaffee", seed, "chen"), record())
+    [table] = system_tables(store, ("chua", "chen"))
+    assert [line[1] for line in table.rows] == ["1.000±0.000 [1]", "1.000±0.000"]
+    assert "[k]" in table.note

@@ -66,9 +66,11 @@ def test_the_version(kaffee):
 
 def test_the_citation_is_bibtex_of_this_version(kaffee):
     text = kaffee("cite").stdout
-    assert text.count("@") == 2
+    assert text.count("@") == 3
     assert text.count("{") == text.count("}")
     assert f"version = {{{__version__}}}" in text
+    assert "DynaMix" in text
+    assert "CC-BY-4.0" in text
 
 
 def test_an_unknown_command_or_option_is_a_usage_error(kaffee):

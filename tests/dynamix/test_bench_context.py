@@ -19,7 +19,7 @@ from kaffee.bench.work import run_cell
 from kaffee.cli.main import app
 from kaffee.dynamix.hub import DEFAULT
 
-from .conftest import make_core, write_release
+from .conftest import make_core, publish, write_release
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,7 @@ def store(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KAFFEE_HOME", str(root / "home"))
         patch.setenv("HF_HUB_CACHE", str(root / "hub"))
+        publish(patch, models)
         pretrained.cache_clear()
         store = ResultStore(root / "results", load_recipe("table2", "tiny"))
         for cell in store.cells():

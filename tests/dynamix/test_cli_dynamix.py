@@ -10,9 +10,9 @@ from kaffee.checkpoint import load
 from kaffee.cli.main import app
 from kaffee.data import Series, read_series, write_series
 from kaffee.dynamix.hub import DEFAULT, KNOWN
-from kaffee.errors import KaffeeError
+from kaffee.errors import CheckpointError, KaffeeError
 
-from .conftest import make_core, write_release
+from .conftest import make_core, publish, write_release
 
 T = np.arange(120.0)
 WAVES = np.stack([np.sin(T / 5), np.cos(T / 3)], axis=1)
@@ -27,11 +27,12 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def folder(home):
-    """A small model for two dimensions under the published name."""
+def folder(home, monkeypatch):
+    """A small model for two dimensions in place of the published one."""
     release = home / "release"
     release.mkdir()
     write_release(release, DEFAULT)
+    publish(monkeypatch, release)
     return release
 
 
@@ -190,6 +191,11 @@ def test_adapt_makes_a_model_that_loads_and_filters(home, folder):
     assert np.isfinite(facts["check"]["nll"])
     model = load(home / "run")
     assert (model.dt, model.columns, model.method) == (0.5, ("a", "b"), "kaffee")
+    assert facts["check"]["protocol"]["core_seed"] == 0
+    assert facts["truth_against_truth"] is None
+    assert model.provenance["licence"] == "CC-BY-4.0"
+    assert model.provenance["attribution"].startswith("C. Hemmer and D. Durstewitz")
+    assert model.provenance["foundation_model"].startswith(f"{DEFAULT} sha256:")
     np.testing.assert_allclose(model.scaler.mean, read_series(path).recordings[0][:96].mean(axis=0), rtol=1e-6)
     assert "not empty" in str(kaffee("adapt", path, "-o", "run", "--model", folder).exception)
 
@@ -201,6 +207,9 @@ def test_adapt_makes_a_model_that_loads_and_filters(home, folder):
         (("--tangent", "half"), "Unknown tangent 'half'"),
         (("--method", "kafee"), "Did you mean 'kaffee'"),
         (("--columns", "a"), r"shape (T, 2)"),
+        (("--lyapunov", "nan"), "finite number per unit of time; given nan"),
+        (("--lyapunov", "inf"), "finite number per unit of time; given inf"),
+        (("--context", 12), "has 120 rows, of which 12 are the context: too few to adapt on, which needs at least 38"),
     ],
 )
 def test_adapt_refuses_what_does_not_fit(home, folder, options, words):
@@ -208,3 +217,74 @@ def test_adapt_refuses_what_does_not_fit(home, folder, options, words):
     assert isinstance(result.exception, KaffeeError)
     assert words in str(result.exception)
     assert not (home / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        (
+            10,
+            (),
+            "has 10 rows, of which 8 are the context: too few to adapt on, which needs at least 38; with --paper 10",
+        ),
+        (3, ("--paper",), "has 3 rows, of which 2 are the context: too few to adapt on, which needs at least 10. Give"),
+    ],
+)
+def test_short_files_are_refused_in_the_numbers_of_the_user(home, folder, rows, options, words):
+    assert words in refused("adapt", write_waves(home, slice(rows)), "-o", "run", "--model", folder, *options)
+
+
+@pytest.mark.parametrize("output", ["taken", "taken/run"])
+def test_a_file_in_the_place_of_the_folder_is_a_clear_error(home, folder, output):
+    (home / "taken").write_text("mine")
+    message = refused("adapt", write_waves(home), "-o", output, "--model", folder)
+    assert "taken is a file; the adapted model needs a folder" in message
+    assert (home / "taken").read_text() == "mine"
+
+
+def test_a_system_is_adapted_to_whatever_the_case_of_its_name(folder, monkeypatch):
+    """Its truth is known, so that D_stsp stands beside what the truth itself has."""
+    monkeypatch.setattr("kaffee.cli.adapt.CHECKED_ROWS", 20)
+    monkeypatch.setattr("kaffee.cli.adapt.SYSTEM_CONTEXT", 60)
+    monkeypatch.setattr("kaffee.cli.adapt.TRUE_STEPS", 1500)
+    result = kaffee("adapt", "Van_der_Pol", "-o", "run", "--model", folder, "--updates", 1)
+    assert result.exit_code == 0, result.exception
+    assert "on a context of 60 rows" in result.stdout
+    assert "held out (20 rows): NLL" in result.stdout
+    assert "free run of the core against 1500 true states: D_stsp" in result.stdout
+    assert "(truth against truth" in result.stdout
+    assert "D_H" in result.stdout
+
+
+def test_altered_weights_are_a_warning_and_do_not_replace_good_ones(folder):
+    assert kaffee("models", "pull", "--from", folder).stderr == ""
+    weights = folder / KNOWN[DEFAULT].weights
+    content = bytearray(weights.read_bytes())
+    content[-2] ^= 1
+    weights.write_bytes(content)
+    assert "nothing was replaced" in refused("models", "pull", "--from", folder)
+    write_series(WAVES, "waves.csv")
+    for call in (
+        ("models", "show", folder, "--json"),
+        ("zeroshot", "waves.csv", "-o", "out.csv", "--steps", 5, "--model", folder, "--json"),
+        ("models", "pull", "--from", folder, "--force"),
+    ):
+        result = kaffee(*call)
+        assert result.exit_code == 0, result.exception
+        assert "not the file kaffee was measured with" in result.stderr
+        assert "warning" not in result.stdout
+
+
+@pytest.mark.parametrize("command", ["zeroshot", "adapt"])
+def test_weights_are_fetched_if_asked(home, monkeypatch, command):
+    asked = []
+
+    def pull(name):
+        asked.append(name)
+        raise CheckpointError("no network in this test")
+
+    monkeypatch.setattr("kaffee.dynamix.hub.pull", pull)
+    call = (command, write_waves(home), "-o", "out.csv")
+    assert "are not on this machine" in refused(*call)
+    assert "no network in this test" in refused(*call, "--download")
+    assert asked == [DEFAULT]

@@ -6,12 +6,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from kaffee.dynamix import from_pretrained
 from kaffee.dynamix.hub import DEFAULT, KNOWN, fetch, locate, models_folder, pull
 from kaffee.errors import CheckpointError, ConfigError
 
-from .conftest import make_core, write_release
+from .conftest import make_core, publish, write_release
 
 RELEASE = KNOWN[DEFAULT]
 
@@ -24,6 +25,9 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("KAFFEE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("no_proxy", "*")
+    (tmp_path / "small").mkdir()
+    write_release(tmp_path / "small", DEFAULT)
+    publish(monkeypatch, tmp_path / "small")
     return tmp_path
 
 
@@ -187,3 +191,65 @@ def test_models_can_be_copied_from_a_path(release):
     assert same(from_pretrained())
     with pytest.raises(ConfigError, match="Unknown model 'dynamic'"):
         pull("dynamic")
+
+
+def alter(folder):
+    """Flip one bit of the last number."""
+    path = folder / RELEASE.weights
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+
+
+def test_altered_weights_under_a_published_name_are_a_warning(release):
+    alter(release)
+    with pytest.warns(UserWarning, match=r"not the file kaffee was measured with: digest .* Fetch it again"):
+        from_pretrained(release)
+
+
+def test_so_is_another_configuration(release):
+    config = release / RELEASE.config
+    config.write_text(config.read_text().replace('"P": 3', '"P": 2'))
+    with pytest.warns(UserWarning, match="measured with: num_gates = 2 instead of 3"):
+        from_pretrained(release)
+
+
+def test_a_copy_with_another_header_is_the_same_model(release):
+    path = release / RELEASE.weights
+    before = path.read_bytes()
+    save_file(load_file(path), path, metadata={"format": "pt"})
+    assert path.read_bytes() != before
+    assert same(from_pretrained(release))
+
+
+def test_models_of_another_name_are_nobodys_business(home):
+    (home / "own").mkdir()
+    assert same(from_pretrained(write_release(home / "own")[0]))
+
+
+def test_a_good_model_is_not_replaced_by_an_altered_one_unless_forced(release):
+    stored = pull(source=release).weights
+    good = stored.read_bytes()
+    alter(release)
+    with pytest.raises(CheckpointError, match=r"is there already \(sha256 .* nothing was replaced.*--force"):
+        pull(source=release)
+    assert stored.read_bytes() == good
+    pull(source=release, force=True)
+    assert stored.read_bytes() != good
+    pull(source=release)  # the same file again
+
+
+def test_the_published_model_replaces_an_altered_or_damaged_one(home, release):
+    alter(release)
+    stored = pull(source=release).weights
+    pull(source=home / "small")
+    assert same(from_pretrained())
+    stored.write_bytes(b"cut off")
+    pull(source=release)  # altered, but there is nothing to lose
+    assert stored.read_bytes() == (release / RELEASE.weights).read_bytes()
+
+
+def test_the_published_weights_are_known(models):
+    """Not the small ones of these tests."""
+    located = locate(models / RELEASE.weights)
+    assert RELEASE.differences(located.read()) == ""

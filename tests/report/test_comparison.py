@@ -31,7 +31,7 @@ def test_the_better_run_is_named():
         Metric("both lost", [None, float("nan")]),
     ]
     rows = side_by_side("Runs", ["a", "b"], metrics).to_json()
-    assert [row["better"] for row in rows] == ["b", "a", "b", "–", "–", "b", "–"]
+    assert [row["better"] for row in rows] == ["b", "a", "b", "–", "–", "–", "–"]
 
 
 def test_wrong_metrics_are_refused():

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from small import gappy_fit, rotation
 
+from kaffee.certification import CertificationSettings
 from kaffee.data import Series
 from kaffee.report.fit import Truth, report_fit
 
+SMALL = CertificationSettings(num_starts=10, members=10, horizons=(1, 2), divergence_runs=2, divergence_steps=50)
 NAMES = ("<script>alert(1)</script>", "$\\frac{ [/red]")
 
 
@@ -22,11 +24,12 @@ def changed(fit, *, model=None, columns=None, test=None, losses=None):
     found = fit.fitted.reconstruction
     found = replace(found, model=model or found.model, columns=columns or found.columns)
     stage = fit.fitted._replace(reconstruction=found, losses=fit.fitted.losses if losses is None else losses)
-    return replace(fit, fitted=stage, test=fit.test if test is None else test)
+    train, test = (replace(part, columns=found.columns) for part in (fit.train, fit.test if test is None else test))
+    return replace(fit, fitted=stage, train=train, test=test)
 
 
 def page_of(fit, **options):
-    report = report_fit(fit, title="<b>title</b>", command="kaffee fit 'x & y.csv'", **options)
+    report = report_fit(fit, title="<b>title</b>", command="kaffee fit 'x & y.csv'", certification=SMALL, **options)
     return report, report.page.to_html()
 
 
@@ -37,9 +40,12 @@ def plain():
 
 def test_all_sections_are_there_with_their_figures(plain):
     report, page = plain
-    assert re.findall("<h2>(.*?)</h2>", page) == ["Result", "Attractor", "Filtering", "Training", "Provenance"]
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles[0] == "Result"
+    assert titles[-5:] == ["What could not be computed", "Filtering", "Training", "Settings", "Provenance"]
+    assert set(report.pictures) == {"attractor", "filtering", "training"}
     images = re.findall("src='data:image/png;base64,(.*?)'", page)
-    assert len(images) == 3
+    assert len(images) == 2
     assert all(base64.b64decode(image).startswith(b"\x89PNG") for image in images)
     assert set(report.checks) == {"prior", "kaffee"}
 
@@ -49,7 +55,7 @@ def test_user_texts_are_escaped_and_nothing_is_loaded(plain):
     assert "<b>title" not in page
     assert "&lt;b&gt;title" in page
     assert "x &amp; y.csv" in page
-    assert "<script" not in page
+    assert "<script>alert" not in page
     assert "http://" not in page
     assert "https://" not in page
 
@@ -57,8 +63,8 @@ def test_user_texts_are_escaped_and_nothing_is_loaded(plain):
 def test_it_says_where_it_came_from(plain):
     page = plain[1]
     assert gappy_fit().fitted.reconstruction.provenance["fingerprint"] in page
-    assert "seed: 0" in page
-    assert "jax: " in page
+    assert "<dt>seed</dt><dd>0</dd>" in page
+    assert "<dt>jax</dt>" in page
     assert "Pretraining: 12 updates, 0 skipped. Adaptation: 6 updates, 0 skipped." in page
 
 
@@ -89,14 +95,16 @@ def test_a_model_that_explodes_is_a_row_and_not_a_crash():
     assert isinstance(row["diverged"], int)
     assert row["lambda_1"] is None
     assert row["d_stsp"] is None
-    assert page.count("<img") == 3
+    assert page.count("<img") == 2
     assert ">–<" in page
+    assert report.certificate.axes[3] in ("fail", "unknown")
 
 
 def test_hardly_any_held_out_data_leave_out_a_figure():
     report, page = page_of(changed(gappy_fit(), test=Series.from_arrays(rotation(1), columns=["left", "right"])))
     assert "<h2>Filtering" not in page
-    assert page.count("<img") == 2
+    assert page.count("<img") == 1
+    assert set(report.certificate.axes.values()) == {"unknown"}
     assert report.table.to_json()[0]["d_h"] is None
 
 
@@ -105,6 +113,6 @@ def test_the_longest_held_out_recording_is_shown_also_without_a_complete_row():
     values[::2, 0] = values[1::2, 1] = np.nan
     test = Series.from_arrays([rotation(2), values, rotation(3)], columns=["left", "right"])
     report, page = page_of(changed(gappy_fit(), test=test))
-    assert page.count("<img") == 3
+    assert page.count("<img") == 2
     assert report.table.to_json()[0]["d_stsp"] is None
     assert np.isfinite(report.checks["kaffee"].nll)

@@ -112,7 +112,7 @@ def tradeoff_panel(axis: Axes, rows: list[DrawnRow]) -> None:
 
 
 def coverage_panel(axis: Axes, rows: list[DrawnRow]) -> None:
-    """Coverage of one-step bands: one point for each system and level, and the medians as lines."""
+    """Coverage of one-step bands: the medians over all cells, at every level."""
     nominal = np.array(LEVELS)
     for row in rows:
         found = [row.estimate(f"coverage_{round(100 * level)}") for level in LEVELS]

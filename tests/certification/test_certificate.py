@@ -1,0 +1,115 @@
+"""The whole certificate: complete on ordinary data, honest about what is missing, never a crash."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from certification.problems import (
+    A,
+    gappy_series,
+    held_out_series,
+    linear_model,
+    reconstruct,
+    series_of,
+    simulated,
+    train_series,
+    true_reconstruction,
+)
+from kaffee.certification import CertificationSettings, certify, linear
+from kaffee.certification.values import plain
+from kaffee.errors import ConfigError, DataError
+
+SETTINGS = CertificationSettings(num_starts=400, members=200, horizons=(1, 4), divergence_runs=4, divergence_steps=500)
+PARTS = ("residuals", "scores", "spread", "tangents", "agreement", "fan")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _least_squares_alone():
+    """The linear baseline is tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            linear, "SETTINGS", replace(linear.SETTINGS, schedule=replace(linear.SETTINGS.schedule, num_updates=0))
+        )
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Gaps in training data; one of the held-out recordings has three rows."""
+    stages = []
+    found = certify(true_reconstruction(), gappy_series(), held_out_series(), settings=SETTINGS, watch=stages.append)
+    return found, stages
+
+
+def test_every_part_is_there(whole):
+    found, stages = whole
+    # Training data with 20 % of entries missing have no stretch of 200 rows.
+    assert set(found.missing) == {"agreement"}
+    assert all(getattr(found, part) is not None for part in PARTS if part != "agreement")
+    assert stages[0] == "filtering the held-out data"
+    assert len(stages) == 7
+    status = {verdict.name: verdict.status for verdict in found.verdicts}
+    assert status["calibration"] == status["whiteness"] == "pass"
+    assert status["stochastic run"] == status["core"] == "unknown"
+    assert found.axes[2] == "unknown"
+    assert found.axes[1] in ("pass", "warn")
+
+
+def test_it_is_json(whole):
+    text = json.dumps(whole[0].to_dict(), allow_nan=False)
+    read = json.loads(text)
+    assert {*PARTS, "axes", "verdicts", "missing", "about"} == set(read)
+    assert read["axes"]["1"]["name"] == "local probabilistic"
+    assert read["residuals"]["coverage"]["0.9"] == whole[0].residuals.coverage["0.9"]
+    assert read["agreement"] is None
+    assert "200" in read["missing"]["agreement"]
+    assert all(verdict["sentence"].endswith((".", ")")) for verdict in read["verdicts"])
+    assert len(text) < 500_000
+
+
+def test_the_fan_covers_what_came(whole):
+    fan = whole[0].fan
+    assert fan.quantiles.shape == (5, 4, 2)
+    assert fan.truth.shape == (4, 2)
+    assert len(fan.history) == 51
+    assert (np.diff(fan.quantiles, axis=0) > 0).all()
+
+
+def test_held_out_data_that_are_too_short_leave_everything_unknown():
+    found = certify(true_reconstruction(), gappy_series(), series_of(simulated(1, 0)), settings=SETTINGS)
+    assert all(verdict.status == "unknown" for verdict in found.verdicts)
+    assert set(found.axes.values()) == {"unknown"}
+    assert "Hold out more" in found.missing["residuals"]
+    assert found.fan is None
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_diverging_core_fails_without_a_crash():
+    away = reconstruct(linear_model(1.2 * A))
+    found = certify(away, train_series(), held_out_series(), settings=SETTINGS)
+    status = {verdict.name: verdict.status for verdict in found.verdicts}
+    assert status["core"] == status["stochastic run"] == "fail"
+    assert status["skill"] != "pass"
+    assert (found.axes[2], found.axes[3]) == ("fail", "fail")
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_other_columns_are_an_error_at_once():
+    other = replace(series_of(simulated(50, 0)), columns=("a", "b"))
+    with pytest.raises(DataError, match="the model needs"):
+        certify(true_reconstruction(), other, other)
+
+
+@pytest.mark.parametrize("wrong", [{"members": 1}, {"horizons": (0, 3)}, {"horizons": ()}, {"num_starts": 0}])
+def test_settings_that_cannot_be(wrong):
+    with pytest.raises(ConfigError, match="or more"):
+        CertificationSettings(**wrong)
+
+
+def test_values_for_json():
+    array = np.full((30, 10), 1.0 / 3.0)
+    assert plain(array)[0][0] == 0.333333
+    assert plain(array[:2])[0][0] == 1.0 / 3.0
+    assert plain((np.float32(np.inf), True, "x", None)) == [None, True, "x", None]
