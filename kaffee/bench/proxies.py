@@ -9,7 +9,6 @@ from kaffee.bench.kinds import Measurement
 from kaffee.bench.recipe import DataSettings
 from kaffee.bench.store import Cell, ResultStore
 from kaffee.bench.training import reference_for, trained_model
-from kaffee.certification.horizons import decorrelation_time
 from kaffee.certification.passes import FilterPass, choose_starts, filter_pass
 from kaffee.certification.spread import spread_growth
 from kaffee.certification.tangent_choice import Candidate, try_candidates
@@ -17,6 +16,7 @@ from kaffee.certification.tangents import ALLOWED, proxy_of
 from kaffee.certification.values import plain
 from kaffee.checkpoint import Reconstruction
 from kaffee.data.series import Series
+from kaffee.data.timescales import decorrelation_time
 from kaffee.evaluation import Protocol, Reference
 from kaffee.evaluation.local import tangent_grounding
 from kaffee.methods import get_method
@@ -85,7 +85,7 @@ def proxies(
         "g_tan": truth.pooled,
         "g_tan_within": truth.within,
         **proxy_metrics(run, reference, list(candidates)),
-        **spread_metrics(run, decorrelation_time(reference.train)),
+        **spread_metrics(run, round(decorrelation_time(reference.train))),
         **proxy_metrics(run, reference, without(candidates, "quadratic"), "_local"),
     }
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from kaffee.certification.agreement import Agreement, agreement
 from kaffee.certification.fan import Fan, forecast_fan
-from kaffee.certification.horizons import decorrelation_time, default_horizons
+from kaffee.certification.horizons import default_horizons
 from kaffee.certification.linear import fit_linear
 from kaffee.certification.local_verdicts import (
     calibration_verdict,
@@ -25,6 +25,7 @@ from kaffee.certification.values import plain
 from kaffee.certification.verdicts import Status, Verdict, worst
 from kaffee.checkpoint import Reconstruction
 from kaffee.data.series import Series
+from kaffee.data.timescales import decorrelation_time
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.inference.matching import matched
 

@@ -69,9 +69,9 @@ def vector_autoregression(recordings: list[Float[np.ndarray, "T N"]], ridge: flo
 
 
 def companion_model(regression: Regression, process_share: float = 0.5) -> StateSpaceModel:
-    """The regression as a state-space model whose state is (x_t, x_{t-1}), in coordinates where Q is the identity.
+    """The regression as a state-space model with the state (x_t, x_{t-1}), in coordinates where Q is u^2 times 1.
 
-        z = (L^-1 x_t, L^-1 x_{t-1}),   x_t = [L 0] z,   Q = L L'
+        z = (L^-1 x_t, L^-1 x_{t-1}),   x_t = [L 0] z,   Q = u^2 L L'
 
     So the diagonal Gamma of the shell stands for noise that is correlated between coordinates as the residuals are.
     `process_share` of the residuals' variance is process noise, the rest observation noise; which of them it is, the
@@ -80,12 +80,16 @@ def companion_model(regression: Regression, process_share: float = 0.5) -> State
     (A1, A2), c, Q = regression
     N = len(c)
     L = np.linalg.cholesky(Q)
+    # In units of the smallest residual, so that no latent coordinate is larger than the data are: one that is counts as
+    # diverged in free runs.
+    unit = float(np.diag(L).min())
+    L = L / unit
     inverse = np.linalg.inv(L)
     A = np.block([[inverse @ A1 @ L, inverse @ A2 @ L], [np.eye(N), np.zeros((N, N))]])
     return StateSpaceModel(
         core=Linear(_single(A), _single(np.concatenate([inverse @ c, np.zeros(N)]))),
         shell=Shell.from_std(
-            np.repeat([np.sqrt(process_share), min(0.1, np.sqrt(1.0 - process_share))], N),
+            unit * np.repeat([np.sqrt(process_share), min(0.1, np.sqrt(1.0 - process_share))], N),
             np.sqrt((1.0 - process_share) * np.diag(Q)),
         ),
         observation=LinearObservation(_single(np.hstack([L, np.zeros((N, N))]))),

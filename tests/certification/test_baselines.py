@@ -21,7 +21,7 @@ from certification.problems import (
 )
 from kaffee.certification import linear
 from kaffee.certification.baselines import ages, climatology, persistence, structure_function
-from kaffee.certification.horizons import decorrelation_time, default_horizons
+from kaffee.certification.horizons import default_horizons
 from kaffee.certification.passes import Starts, choose_starts, filter_pass
 from kaffee.certification.residuals import residual_checks
 from kaffee.data import Scaler, Series
@@ -142,15 +142,11 @@ def test_interpolation_is_for_starting_values_only():
     assert linear.interpolated(values).tolist() == [[1, 0], [1, 0], [2, 0], [3, 0]]
 
 
-def test_horizons_follow_the_decorrelation_time():
-    rng = np.random.default_rng(0)
-    x = np.zeros((20_000, 1))
-    for t in range(1, len(x)):
-        x[t] = 0.9 * x[t - 1] + rng.standard_normal()
-    series = Series.from_arrays(x)
-    tau = decorrelation_time(series)
-    assert tau in (9, 10, 11)  # 0.9^9.5 = 1/e
-    assert default_horizons(series, series)[0] == 1
-    assert max(default_horizons(series, series)) in (18, 20, 22)
-    assert default_horizons(series, Series.from_arrays(x[:12])) == (1, round(0.25 * tau))
-    assert decorrelation_time(Series.from_arrays(np.arange(1000.0))) == 100
+def test_horizons_reach_two_decorrelation_times_and_fit_the_held_out_data():
+    slow = Series.from_arrays(np.cos(2 * np.pi * np.arange(4000) / 400))  # cos(2 pi k / 400) = 1/e at k = 76
+    fast = Series.from_arrays(np.random.default_rng(0).standard_normal(4000))
+    assert default_horizons(slow, slow)[0] == 1
+    assert max(default_horizons(slow, slow)) == pytest.approx(152, abs=3)
+    assert default_horizons(fast, fast) == (1, 2, 5, 12, 28, 64)
+    assert max(default_horizons(fast, Series.from_arrays(np.arange(12.0)))) == 3
+    assert default_horizons(fast, Series.from_arrays([1.0, 2.0])) == (1,)

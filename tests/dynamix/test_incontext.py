@@ -10,6 +10,7 @@ import pytest
 
 from kaffee.checkpoint import load
 from kaffee.cores import Linear
+from kaffee.dynamix.releases import DEFAULT
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering import run_filter
 from kaffee.incontext import IN_CONTEXT, adapt_foundation_model, condition, lyapunov_window, read_all
@@ -196,7 +197,7 @@ def spoiled(row, column, value):
     ("observations", "words"),
     [
         (wave(2), r"at least 3 frames.*given 2"),
-        (wave(3), r"3 rows are too few to adapt on"),
+        (wave(3), r"3 rows are too few to adapt on.*Give at least 4 rows"),
         (spoiled(7, 1, np.nan), r"first in row 7, coordinate 1"),
         (spoiled(7, 0, np.inf), r"first in row 7, coordinate 0"),
         (np.concatenate([wave()[:, :1], np.full((60, 1), 2.0)], axis=1), r"Coordinate 1 of the context is constant"),
@@ -207,3 +208,23 @@ def spoiled(row, column, value):
 def test_contexts_that_cannot_be_used_are_refused(model, observations, words):
     with pytest.raises(DataError, match=words):
         adapted(model, "kaffee", observations)
+
+
+def test_messages_count_the_rows_that_were_given(model):
+    """Not those that are left of them."""
+    with pytest.raises(DataError, match=r"^13 rows are too few .* last 25%, which are held out. Give at least 14 rows"):
+        adapted(model, "kaffee", wave(13), held_out=0.25)
+
+
+@pytest.mark.parametrize("exponent", [np.nan, np.inf])
+def test_an_exponent_that_is_no_number_is_refused(exponent):
+    with pytest.raises(ConfigError, match="Leave it out if it is not known"):
+        lyapunov_window(exponent, 0.1)
+
+
+def test_what_is_made_from_published_weights_says_whose_they_are(model):
+    for origin, licence in ((f"{DEFAULT} sha256:0", "CC-BY-4.0"), ("mine sha256:0", None)):
+        found = adapted(replace(model, origin=origin), "frozen_core").provenance
+        assert found["foundation_model"] == origin
+        assert found.get("licence") == licence
+    assert "foundation_model" not in adapted(Regression(), "frozen_core").provenance

