@@ -18,7 +18,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from kaffee.dynamix.core import DynaMix
-from kaffee.dynamix.releases import DEFAULT, KNOWN, Release
+from kaffee.dynamix.releases import DEFAULT as DEFAULT
+from kaffee.dynamix.releases import KNOWN as KNOWN
+from kaffee.dynamix.releases import Release
 from kaffee.dynamix.weights import MAX_BYTES, Weights, decode_weights, parse_config, read_weights
 from kaffee.errors import CheckpointError, ConfigError, unknown
 from kaffee.store import write_atomically

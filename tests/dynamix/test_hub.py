@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from kaffee.dynamix import from_pretrained
 from kaffee.dynamix.hub import DEFAULT, KNOWN, fetch, locate, models_folder, pull
+from kaffee.dynamix.releases import terms_of
 from kaffee.errors import CheckpointError, ConfigError
 
 from .conftest import make_core, publish, write_release
@@ -253,3 +254,12 @@ def test_the_published_weights_are_known(models):
     """Not the small ones of these tests."""
     located = locate(models / RELEASE.weights)
     assert RELEASE.differences(located.read()) == ""
+
+
+def test_what_is_made_from_published_weights_says_whose_they_are(release):
+    origin = from_pretrained(release).origin
+    terms = terms_of(origin)
+    assert terms["foundation_model"] == origin
+    assert (terms["licence"], terms["attribution"]) == (RELEASE.licence, RELEASE.attribution)
+    assert terms_of("mine sha256:0") == {"foundation_model": "mine sha256:0"}
+    assert terms_of("") == {}

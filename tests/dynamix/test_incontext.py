@@ -10,7 +10,6 @@ import pytest
 
 from kaffee.checkpoint import load
 from kaffee.cores import Linear
-from kaffee.dynamix.releases import DEFAULT
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering import run_filter
 from kaffee.incontext import IN_CONTEXT, adapt_foundation_model, condition, lyapunov_window, read_all
@@ -220,11 +219,3 @@ def test_messages_count_the_rows_that_were_given(model):
 def test_an_exponent_that_is_no_number_is_refused(exponent):
     with pytest.raises(ConfigError, match="Leave it out if it is not known"):
         lyapunov_window(exponent, 0.1)
-
-
-def test_what_is_made_from_published_weights_says_whose_they_are(model):
-    for origin, licence in ((f"{DEFAULT} sha256:0", "CC-BY-4.0"), ("mine sha256:0", None)):
-        found = adapted(replace(model, origin=origin), "frozen_core").provenance
-        assert found["foundation_model"] == origin
-        assert found.get("licence") == licence
-    assert "foundation_model" not in adapted(Regression(), "frozen_core").provenance

@@ -1,0 +1,115 @@
+"""The proxies of G_tan beside it: for a model that is the truth, and in the committed results."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kaffee.bench.proxies import proxies, without
+from kaffee.bench.recipe import load_recipe
+from kaffee.bench.store import Cell, ResultStore
+from kaffee.certification.tangent_choice import try_candidates
+from kaffee.checkpoint import Reconstruction
+from kaffee.cores import as_core
+from kaffee.data import Scaler, Series
+from kaffee.evaluation import Protocol, Reference
+from kaffee.observation import Projection
+from kaffee.shell import Shell
+from kaffee.ssm import StateSpaceModel
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+SEEDS = range(5)
+KICK, NOISE = 0.03, 0.1
+
+
+def oscillator(z):
+    """Van der Pol's, one step of Euler's."""
+    x, y = z
+    return z + 0.1 * jnp.stack([y, (1.0 - x**2) * y - x])
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The oscillator as a system whose truth is known, in units that need no scaling."""
+    rng = np.random.default_rng(0)
+    step = jax.jit(oscillator)
+    z, rows = np.array([1.0, 0.0], np.float32), []
+    for _ in range(5000):
+        rows.append(z)
+        z = np.asarray(step(z)) + np.float32(KICK) * rng.standard_normal(2).astype(np.float32)
+    states = np.array(rows, np.float64)
+    seen = states + NOISE * rng.standard_normal(states.shape)
+    system = SimpleNamespace(jacobian=jax.jacfwd(oscillator), dt=0.1)
+    return Reference(system, Series.from_arrays(seen[:4000]), Scaler.identity(2), states[4000:], seen[4000:], states)
+
+
+@pytest.fixture(scope="module")
+def measured(reference):
+    """G_tan and its proxies of the true model, with transport and without."""
+    model = StateSpaceModel(
+        core=as_core(oscillator, 2),
+        shell=Shell.from_std([KICK, KICK], [NOISE, NOISE]),
+        observation=Projection(2, 2),
+        embedding=jnp.eye(2),
+    )
+    protocol = Protocol(warm_up=20, grounding_steps=900, spectrum_horizons=(2,))
+    candidates = try_candidates(reference.train.recordings, ("linear", "quadratic", "local"))
+    return {
+        method: proxies(Reconstruction(model, reference.scaler, method=method), reference, protocol, candidates)
+        for method in ("kaffee", "blind")
+    }
+
+
+def test_the_proxy_follows_g_tan(measured):
+    true, blind = measured["kaffee"], measured["blind"]
+    assert true["g_tan_within"] > 0.5
+    # What 4000 noisy rows say about tangents bounds what the proxy can say about a model.
+    assert true["proxy_validity"] > 0.7
+    assert abs(true["proxy_tan"] - true["proxy_validity"] * true["g_tan"]) < 0.1
+    assert abs(true["proxy_tan_within"] - true["proxy_validity_within"] * true["g_tan_within"]) < 0.1
+    assert true["proxy_method"].startswith("local")  # the oscillator is cubic
+    assert blind["g_tan_within"] == blind["proxy_tan_within"] == 0.0
+    assert true["spread_rank_within"] > blind["spread_rank_within"] == 0.0
+
+
+def test_without_a_kind_of_map(reference):
+    found = try_candidates([reference.train.recordings[0][:500]], ("linear", "quadratic"))
+    assert {c.name for c in found} == {"linear", "quadratic"}
+    assert {c.name for c in without(found, "quadratic")} == {"linear"}
+
+
+# --- committed results: nothing is computed ---
+
+
+def records(recipe, system=""):
+    """By seed: the records of kaffee, frozen core and blind."""
+    store = ResultStore(RESULTS, load_recipe(recipe))
+    rows = ("kaffee", "frozen_core", "blind")
+    found = [[store.read(Cell(row, seed, system)) for row in rows] for seed in SEEDS]
+    assert all(record is not None and record["error"] is None for seed in found for record in seed)
+    return found
+
+
+@pytest.mark.parametrize("metric", ["proxy_tan", "proxy_tan_within", "proxy_tan_local", "proxy_tan_within_local"])
+def test_the_proxy_orders_methods_on_lorenz96_as_g_tan_does(metric):
+    for kaffee, frozen, blind in records("proxies"):
+        assert kaffee["g_tan"] > frozen["g_tan"] > blind["g_tan"]
+        assert kaffee[metric] > frozen[metric] + 0.1 > blind[metric] + 0.2
+
+
+@pytest.mark.parametrize("system", ["lorenz63", "chua", "aizawa"])
+def test_the_proxy_tells_transport_from_none_elsewhere(system):
+    for *transported, blind in records("proxies_systems", system):
+        for record in transported:
+            assert record["proxy_tan_within"] > 0.1 > blind["proxy_tan_within"] == 0.0
+            assert record["proxy_tan_within_local"] > 0.1
+
+
+def test_spread_tells_transport_from_none_but_not_good_from_better():
+    for kaffee, frozen, blind in records("proxies"):
+        assert min(kaffee["spread_rank_within"], frozen["spread_rank_within"]) > 0.1
+        assert blind["spread_rank_within"] == 0.0
+        assert blind["spread_ratio_within"] is None
