@@ -128,7 +128,9 @@ def block_mean(values: Float[np.ndarray, "S N"], mask: Bool[np.ndarray, "S N"]) 
         return float("nan"), float("nan"), 0
     blocks = np.array_split(rows, min(NUM_BLOCKS, len(rows)))
     means = np.array([filled[block].sum() / mask[block].sum() for block in blocks])
-    error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) >= MIN_BLOCKS else float("nan")
+    # A diverged forecast has an infinite score, and no error of it.
+    with np.errstate(invalid="ignore"):
+        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) >= MIN_BLOCKS else float("nan")
     return float(filled.sum() / mask.sum()), error, len(means)
 
 

@@ -44,10 +44,11 @@ def contents(folder):
 
 
 def test_a_run_leaves_models_checks_figures_and_a_report(run):
-    for name in ("run.json", "checks.json", "report.html", "attractor.png", "filtering.png", "training.png"):
+    names = ("run.json", "checks.json", "certificate.json", "report.html")
+    for name in (*names, "attractor.png", "filtering.png", "training.png"):
         assert (run / name).stat().st_size > 0
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert page.count("<img") == 3
+    assert page.count("<img") == 2
     assert "truth again" in page
     prior, fitted = library.load(run / "prior"), library.load(run / "kaffee")
     assert (prior.method, fitted.method) == ("prior", "kaffee")
@@ -62,7 +63,8 @@ def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, sma
     result = kaffee("fit", "lorenz63", "-o", "lorenz63", "--json", *small)
     assert result.exit_code == 0, result.exception
     found = json.loads(result.stdout)
-    assert set(found) == {"prior", "kaffee"}
+    axes = found.pop("axes")
+    assert axes == json.loads((run / "certificate.json").read_text())["axes"]
     assert found == json.loads((run / "checks.json").read_text())
     assert "compiling" not in result.stderr
     assert contents(run) == before
@@ -120,7 +122,9 @@ def test_resume_needs_the_folder_only_and_quiet_json_is_json_and_nothing_else(ka
     result = kaffee("resume", run, "--json", "-q")
     assert result.exit_code == 0
     assert result.stderr == ""
-    assert json.loads(result.stdout) == json.loads((run / "checks.json").read_text())
+    found = json.loads(result.stdout)
+    assert set(found.pop("axes")) == {"1", "2", "3"}
+    assert found == json.loads((run / "checks.json").read_text())
     assert contents(run) == before
 
 
@@ -147,7 +151,7 @@ def test_a_file_with_gaps_and_nasty_names_is_fitted(from_file):
     assert fitted.columns == ("<script>x</script>", "$\\frac", "z [/red]")
     assert fitted.dt == pytest.approx(0.5)  # from the time column
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "<script" not in page
+    assert "<script>x" not in page
     assert "lab [bold] &amp; co.csv" in page
 
 
@@ -166,7 +170,7 @@ def test_progress_on_stderr_announces_compilation_and_losses(from_file):
         "Pretraining: 20/20 updates, loss ",
         "Adaptation (frozen_core): compiling one update",
         "Adaptation (frozen_core): 5/5 updates, loss ",
-        "Checking free runs",
+        "Certifying: free runs",
     ):
         assert text in result.stderr
     assert "Held-out data and free run" in result.stdout
@@ -215,7 +219,7 @@ TEXT = "a,b\n" + "1,2\n" * 50 + "oops,3\n" + "1,2\n" * 50
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (SHORT, "but a window needs 11"),
+        (SHORT, "too few for windows of 8 steps"),
         (TEXT, "'oops'"),
         (CONSTANT, "constant column 'b' (7 in all"),
         (NAN_COLUMN, "column 'b' without any observed value"),
