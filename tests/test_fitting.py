@@ -9,8 +9,8 @@ from kaffee.config import override
 from kaffee.data import Scaler, Series
 from kaffee.errors import ConfigError, DataError, KaffeeError
 from kaffee.fitting import fit
-from kaffee.stages import NoStore
 from kaffee.settings import FitSettings
+from kaffee.stages import NoStore
 from kaffee.training.loop import Watcher
 
 

@@ -102,7 +102,7 @@ def skill_verdict(found: Scores) -> Verdict:
     return Verdict(1, "skill", status, float(gains[0]), rule, f"Forecasts: {', '.join(words)}.")
 
 
-def spread_verdict(found: SpreadGrowth, horizon: int) -> Verdict:
+def spread_verdict(found: SpreadGrowth, horizon: float) -> Verdict:
     """Rank correlation of spread and |error| within coordinates, at the horizon closest to the given one."""
     rule = (
         f"passes if spread and |error| correlate, within coordinates, at {SPREAD[0]:g} or more of what a calibrated "
