@@ -6,7 +6,7 @@ builds a core; and a pretrained foundation model such as DynaMix.
 
 import runpy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -15,6 +15,7 @@ from kaffee.checkpoint import Reconstruction, load
 from kaffee.cores import Core, as_core
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
+from kaffee.data.stretches import longest_stretch
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.inference.matching import matched
 from kaffee.ssm import StateSpaceModel
@@ -132,12 +133,7 @@ def _in_context(start: str, train: Series, series: Series) -> StartingPoint:
 
 def context_rows(train: Series) -> Float[np.ndarray, "T N"]:
     """The longest stretch of complete rows, of that the last `CONTEXT_ROWS`."""
-    best: Any = np.zeros((0, train.num_coordinates))
-    for values in train.recordings:
-        complete = np.concatenate([[False], ~np.isnan(values).any(axis=1), [False]]).astype(int)
-        starts, ends = np.flatnonzero(np.diff(complete) == 1), np.flatnonzero(np.diff(complete) == -1)
-        for a, b in zip(starts, ends, strict=True):
-            best = values[a:b] if b - a > len(best) else best
-    if not len(best):
+    rows = longest_stretch(train)
+    if not len(rows):
         raise DataError(f"{train.label}: no row is complete, so that there is no context for a foundation model.")
-    return best[-CONTEXT_ROWS:]
+    return rows[-CONTEXT_ROWS:]

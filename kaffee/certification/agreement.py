@@ -15,9 +15,9 @@ from kaffee.certification.free_runs import (
     exponents_of,
     run_freely,
 )
-from kaffee.certification.stretches import constant_columns, longest_stretch, pieces
 from kaffee.checkpoint import Reconstruction
 from kaffee.data.series import Series
+from kaffee.data.stretches import constant_columns, longest_stretch, pieces
 from kaffee.errors import DataError
 from kaffee.metrics import power_spectrum
 

@@ -78,8 +78,10 @@ def held_out_series():
 
 @cache
 def gappy_series():
-    """With a fifth of the entries missing."""
-    return series_of(with_gaps(simulated(2000, 5)), with_gaps(simulated(400, 6)), simulated(3, 7), name="gappy")
+    """A fifth of the entries missing; of the second recording one coordinate for good."""
+    second = with_gaps(simulated(400, 6))
+    second[1:, 1] = np.nan
+    return series_of(with_gaps(simulated(2000, 5)), second, simulated(3, 7), name="gappy")
 
 
 def true_reconstruction():

@@ -10,7 +10,7 @@ from certification.problems import true_reconstruction as right
 from kaffee.certification.agreement import Agreement, agreement
 from kaffee.certification.free_runs import Distance, Divergence, compared
 from kaffee.certification.run_verdicts import core_verdict, stochastic_verdict
-from kaffee.certification.stretches import constant_columns, longest_stretch, pieces, stretches
+from kaffee.data.stretches import constant_columns, longest_stretch, pieces, stretches
 from kaffee.errors import DataError
 
 SMALL = {"runs": 4, "steps": 500}

@@ -86,6 +86,15 @@ def test_held_out_data_that_are_too_short_leave_everything_unknown():
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+def test_gaps_in_held_out_data_leave_local_checks_alone():
+    found = certify(true_reconstruction(), train_series(), gappy_series(), settings=SETTINGS)
+    assert set(found.missing) == {"agreement"}
+    status = {verdict.name: verdict.status for verdict in found.verdicts}
+    assert status["calibration"] == status["whiteness"] == "pass"
+    seen = sum(int((~np.isnan(values[20:])).sum()) for values in gappy_series().recordings)
+    assert found.residuals.num_entries == seen
+
+
 def test_a_diverging_core_fails_without_a_crash():
     away = reconstruct(linear_model(1.2 * A))
     found = certify(away, train_series(), held_out_series(), settings=SETTINGS)

@@ -106,6 +106,10 @@ def test_the_proxy_tells_transport_from_none_elsewhere(system):
         for record in transported:
             assert record["proxy_tan_within"] > 0.1 > blind["proxy_tan_within"] == 0.0
             assert record["proxy_tan_within_local"] > 0.1
+        # Which of the two is better grounded differs between seeds and systems; the proxy says so every time.
+        (kaffee, frozen), better = transported, transported[0]["g_tan"] > transported[1]["g_tan"]
+        assert (kaffee["proxy_tan"] > frozen["proxy_tan"]) == better
+        assert (kaffee["proxy_tan_local"] > frozen["proxy_tan_local"]) == better
 
 
 def test_spread_tells_transport_from_none_but_not_good_from_better():
