@@ -1,5 +1,6 @@
 """What the committed results must show: signatures of the paper, counts, controls. Cheap: nothing is computed."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,26 @@ def test_table_2():
     everywhere = summarise(store)
     for metric in ("d_stsp_ratio", "d_h_core"):
         assert everywhere["frozen_core"][metric].median == everywhere["base"][metric].median
+
+
+def test_the_electrocardiogram_meets_its_lines():
+    """`python -m benchmarks.recording`: sharper than all baselines, calibrated, truer than its prior; gaps imputed."""
+    found = json.loads((RESULTS / "recordings" / "ecg.json").read_text(encoding="utf-8"))
+    whole = found["whole"]
+    assert whole["all_seconds"] < 15 * 60
+    first = {name: scores[0]["nll_standard"] for name, scores in whole["certificate"]["scores"]["methods"].items()}
+    assert first["surrogate"] < min(first[name] for name in ("persistence", "climatology", "linear"))
+    prior, fitted = whole["checks"]["prior"], whole["checks"]["kaffee"]
+    assert 0.85 <= fitted["coverage_90"] <= 0.95
+    assert fitted["d_h_core"] < prior["d_h_core"]
+    assert fitted["d_stsp_core"] < prior["d_stsp_core"]
+    assert 0.85 <= found["with_gaps"]["imputation"]["coverage_90"] <= 0.95
+
+
+def test_the_tangent_proxy_orders_the_rows_as_g_tan_does_on_every_seed():
+    rows = ("kaffee", "frozen_core", "blind")
+    for seed in range(5):
+        cells = [json.loads((RESULTS / "proxies" / row / f"{seed:02d}" / "cell.json").read_text()) for row in rows]
+        for metric in ("g_tan", "proxy_tan", "proxy_tan_within", "proxy_tan_local"):
+            first, second, third = (cell[metric] for cell in cells)
+            assert first > second > third, (seed, metric)
