@@ -1,7 +1,14 @@
 """Shared fixtures: strict dtypes everywhere, float64 where an oracle is compared to many digits."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import equinox as eqx
 import jax
 import pytest
+
+# Every compiled program keeps some memory mapped; Linux gives a process 65 530 mappings, then compilation aborts it.
+MOST_MAPPINGS = 20_000
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -11,3 +18,13 @@ def x64():
     """Run the test in float64."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs() -> Iterator[None]:
+    """Forget compiled programs after a module where many have gathered."""
+    yield
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and mappings.read_text().count("\n") > MOST_MAPPINGS:
+        eqx.clear_caches()
+        jax.clear_caches()
