@@ -152,7 +152,7 @@ def test_the_table_as_json(store, tmp_path):
     fill(store, nll=1.5, g_tan=0.4)
     result = kaffee("table", *TINY, "--results", tmp_path, "--json")
     found = json.loads(result.stdout)
-    expected = {"median": 1.5, "se": 0.0, "n": 2, "diverged": 0, "paper": 1.535, "paper_se": 0.004}
+    expected = {"median": 1.5, "se": 0.0, "n": 2, "diverged": 0, "missing": 0, "paper": 1.535, "paper_se": 0.004}
     assert found["rows"]["kaffee"]["nll"] == expected
     assert found["rows"]["kaffee"]["crps"]["median"] is None
     assert list(found["rows"]) == [row.name for row in store.recipe.rows]
