@@ -1,8 +1,8 @@
 """Settings of a fit that follow from its data: what `kaffee fit` uses where nobody said otherwise.
 
 The paper's settings are those of one system. Windows in steps, latent sizes and the time between forced steps do not
-carry over to a recording with another step and another number of coordinates; these rules do
-(`benchmarks/defaults.py` measures them on simulated systems and recordings).
+carry over to a recording with another step and another number of coordinates; these rules do. What they were chosen
+by is in docs/decisions.md, what they give on a recording `python -m benchmarks.recording` measures.
 """
 
 import math

@@ -4,7 +4,6 @@ All of them are regressions of the next row on this one, in standardised units; 
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +11,6 @@ from jaxtyping import Float
 Points = Float[np.ndarray, "P N"]
 # Points -> the next row that is expected after each, and the derivative of that by the point.
 TangentMap = Callable[[Points], tuple[Points, Float[np.ndarray, "P N N"]]]
-Kind = Literal["linear", "quadratic", "local"]
 
 RIDGE = 1e-3
 """Added to the variances of the regressors, in units of these: a thousandth, against collinearity."""

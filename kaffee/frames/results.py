@@ -10,8 +10,6 @@ from scipy.special import ndtri
 
 from kaffee.inference.columns import check_levels, joined, quantile_name
 
-Variables = Mapping[str, np.ndarray]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bands:

@@ -1,7 +1,7 @@
 """The surrogate: fit, then filter, smooth, impute, forecast, simulate, score."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from kaffee.frames import ArrayFrame, Bands, Data, FilteredBands, Forecast, Requ
 from kaffee.inference import OnlineFilter, filter_recordings, forecast, impute, simulate, smooth
 from kaffee.inference.columns import BAND
 from kaffee.inference.matching import model_columns
-from kaffee.settings import FitSettings
 from kaffee.sources import short_recordings
 from kaffee.surrogate.parameters import Parameters
 from kaffee.surrogate.stored import read_surrogate, write_surrogate
@@ -53,16 +52,7 @@ class Surrogate(Parameters):
         fit_: Losses, train and test part (the last 20 % of every recording are held out for checks); None after `load`.
     """
 
-    def __init__(
-        self,
-        method: str | None = None,
-        *,
-        seed: int | None = None,
-        settings: FitSettings | Mapping[str, Any] | None = None,
-        progress: bool = False,
-    ) -> None:
-        super().__init__(method, seed=seed, settings=settings, progress=progress)
-        self._data: Data | None = None
+    _data: Data | None = None
 
     def fit(self, X: Any, y: None = None, *, times: Any = None, dt: float | None = None) -> Self:
         """Fit to one or several recordings, from scratch.

@@ -33,8 +33,8 @@ def sets(*settings):
 def kaffee():
     """Run a command in this process; returns what Typer's runner does."""
 
-    def call(*arguments):
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    def call(*arguments, content=None):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], input=content)
 
     return call
 

@@ -8,41 +8,14 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-import typer
 from small import DT, gappy_series, small_model, small_settings
-from typer.testing import CliRunner
 
 from kaffee.checkpoint import Reconstruction
-from kaffee.cli import inference
 from kaffee.data import Scaler, read_series, write_series
-from kaffee.errors import KaffeeError
 from kaffee.inference import filter_recordings, impute
 from kaffee.runs import RunFolder
 
-COMMAND = "import typer\nfrom kaffee.cli import inference\napp = typer.Typer()\ninference.add_to(app)\napp()\n"
-
-
-@pytest.fixture(scope="session")
-def command():
-    """Run a command in this process."""
-    app = typer.Typer()
-    inference.add_to(app)
-
-    def call(*arguments, content=None):
-        return CliRunner().invoke(app, [str(argument) for argument in arguments], input=content)
-
-    return call
-
-
-@pytest.fixture(scope="session")
-def refused(command):
-    def call(*arguments):
-        result = command(*arguments)
-        assert isinstance(result.exception, KaffeeError), result.exception
-        assert result.stdout == ""
-        return str(result.exception)
-
-    return call
+COMMAND = "from kaffee.cli.main import run\nrun()\n"
 
 
 @pytest.fixture(scope="session")
@@ -66,10 +39,10 @@ def file(tmp_path_factory):
 
 
 def test_filter_writes_what_the_library_finds_with_times_and_recordings(
-    command, trained, reconstruction, file, tmp_path
+    kaffee, trained, reconstruction, file, tmp_path
 ):
     output = tmp_path / "out.csv"
-    result = command("filter", trained, file, "-o", output, "--quantiles", "0.05,0.5", "--json")
+    result = kaffee("filter", trained, file, "-o", output, "--quantiles", "0.05,0.5", "--json")
     assert result.exit_code == 0, result.exception
     expected = filter_recordings(reconstruction, gappy_series()).to_series([0.05, 0.5])
     assert read_series(output) == expected
@@ -78,19 +51,19 @@ def test_filter_writes_what_the_library_finds_with_times_and_recordings(
     assert (facts["recordings"], facts["steps"], facts["times"]) == (3, 175, True)
 
 
-def test_impute_keeps_readings_and_the_folder_of_a_model_is_enough(command, trained, reconstruction, file, tmp_path):
+def test_impute_keeps_readings_and_the_folder_of_a_model_is_enough(kaffee, trained, reconstruction, file, tmp_path):
     output = tmp_path / "out.parquet"
-    result = command("impute", trained / "kaffee", file, "-o", output)
+    result = kaffee("impute", trained / "kaffee", file, "-o", output)
     assert result.exit_code == 0, result.exception
     assert "readings imputed (" in result.stdout
     assert read_series(output) == impute(reconstruction, gappy_series()).to_series()
 
 
-def test_smooth_takes_columns_in_place_of_the_models_and_npy_drops_times(command, trained, tmp_path):
+def test_smooth_takes_columns_in_place_of_the_models_and_npy_drops_times(kaffee, trained, tmp_path):
     series = gappy_series()
     renamed = type(series)(series.recordings[:1], ("a", "b"), series.times[:1])
     path = write_series(renamed, tmp_path / "in.npz")
-    result = command("smooth", trained, path, "-o", tmp_path / "out.npy", "--columns", "a,b", "--latent", "--json")
+    result = kaffee("smooth", trained, path, "-o", tmp_path / "out.npy", "--columns", "a,b", "--latent", "--json")
     assert result.exit_code == 0, result.exception
     facts = json.loads(result.stdout)
     assert not facts["times"]
@@ -98,9 +71,9 @@ def test_smooth_takes_columns_in_place_of_the_models_and_npy_drops_times(command
     assert facts["columns"][-1] == "z4_std"
 
 
-def test_forecast_goes_on_in_time(command, trained, file, tmp_path):
+def test_forecast_goes_on_in_time(kaffee, trained, file, tmp_path):
     output = tmp_path / "out.csv"
-    result = command("forecast", trained, file, "-o", output, "--steps", 5, "--members", 20, "--at", "5", "--json")
+    result = kaffee("forecast", trained, file, "-o", output, "--steps", 5, "--members", 20, "--at", "5", "--json")
     assert result.exit_code == 0, result.exception
     facts = json.loads(result.stdout)
     assert (facts["recordings"], facts["members"], facts["seed"]) == ([0, 1, 2], 20, 0)
@@ -109,9 +82,9 @@ def test_forecast_goes_on_in_time(command, trained, file, tmp_path):
     np.testing.assert_allclose(table.times[0], 5 + DT * np.arange(1, 6))
 
 
-def test_run_free_writes_runs_of_the_model(command, trained, tmp_path):
+def test_run_free_writes_runs_of_the_model(kaffee, trained, tmp_path):
     output = tmp_path / "out.csv"
-    result = command("run-free", trained, "-o", output, "--steps", 30, "--runs", 2, "--no-shell")
+    result = kaffee("run-free", trained, "-o", output, "--steps", 30, "--runs", 2, "--no-shell")
     assert result.exit_code == 0, result.exception
     assert "none of 2 rollouts diverged" in result.stdout
     assert read_series(output).lengths == (30, 30)
@@ -146,16 +119,16 @@ def test_what_does_not_fit_is_one_sentence(refused, trained, file, tmp_path, mon
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_follow_reports_broken_lines_and_goes_on_from_its_state(command, trained, tmp_path):
+def test_follow_reports_broken_lines_and_goes_on_from_its_state(kaffee, trained, tmp_path):
     lines = [f"{10 + i % 3},{11 - i % 2}" for i in range(20)]
     lines[7] = "garbage"
-    whole = command("filter", trained, "--follow", "--json", content="\n".join(lines))
+    whole = kaffee("filter", trained, "--follow", "--json", content="\n".join(lines))
     assert whole.exit_code == 3
     assert "line 8: 1 cell, but the model (left, right) has 2" in whole.stderr
     assert json.loads(whole.stderr.splitlines()[-1])["broken"] == 1
     state = tmp_path / "state"
-    first = command("filter", trained, "--follow", "--state", state, content="\n".join(lines[:10]))
-    second = command("filter", trained, "--follow", "--state", state, content="\n".join(lines[10:]))
+    first = kaffee("filter", trained, "--follow", "--state", state, content="\n".join(lines[:10]))
+    second = kaffee("filter", trained, "--follow", "--state", state, content="\n".join(lines[10:]))
     assert (first.exit_code, second.exit_code) == (3, 0)
     means = [json.loads(line)["left_mean"] for line in (first.stdout + second.stdout).splitlines()]
     assert means == [json.loads(line)["left_mean"] for line in whole.stdout.splitlines()]
