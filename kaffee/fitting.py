@@ -15,11 +15,12 @@ from kaffee.ssm import StateSpaceModel
 from kaffee.stages import NoStore, Stage, StageStore, run_stage
 from kaffee.starting import starting_point
 from kaffee.suggestion import settings_for
-from kaffee.training.adaptation import adapt
+from kaffee.training.adaptation import adapt, guard_of
 from kaffee.training.initialise import initialise_shell
-from kaffee.training.loop import Trained, Watcher, initial_state
+from kaffee.training.loop import Trained, Watcher
 from kaffee.training.pretraining import pretrain
 from kaffee.training.sampling import training_windows
+from kaffee.training.update import initial_state
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,13 @@ def fit(
     fitted = run_stage(
         settings.method,
         store,
-        initial_state(surrogate, method.trainable_parts, ada.optimiser, ada.schedule.num_updates),
+        initial_state(
+            surrogate,
+            method.trainable_parts,
+            ada.optimiser,
+            ada.schedule.num_updates,
+            guarded=guard_of(standard, method.trainable_parts, ada) is not None,
+        ),
         lambda **kwargs: adapt(
             start,
             standard,

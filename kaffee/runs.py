@@ -19,7 +19,7 @@ from kaffee.provenance import machine, versions
 from kaffee.settings import FitSettings
 from kaffee.stages import Stage
 from kaffee.store import read_json, read_record, write_json
-from kaffee.training.loop import TrainState
+from kaffee.training.update import TrainState
 
 FORMAT = "kaffee-run"
 FORMAT_VERSION = 1

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.checkpoint import Reconstruction
-from kaffee.training.loop import Trained, TrainState
+from kaffee.training.loop import Trained
+from kaffee.training.update import TrainState
 
 
 class Stage(NamedTuple):

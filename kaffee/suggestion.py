@@ -63,6 +63,7 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
     ]
     if get_method(settings.method).train_core:
         found.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
+        found.append(Suggested("adaptation.guard", 250, "a core whose free runs get worse goes back"))
     if settings.core.start is not None:
         found = [each for each in found if not each.key.startswith("pretraining.schedule")]
         found.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))

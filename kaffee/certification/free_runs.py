@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from kaffee.checkpoint import Reconstruction
 from kaffee.checks import CORE_SEED, TRANSIENT
 from kaffee.lyapunov import lyapunov_spectrum
-from kaffee.metrics import d_hellinger, d_stsp_mixture
+from kaffee.metrics import d_hellinger, d_stsp_kernel
 from kaffee.rollout import core_key_of, free_run
 
 NUM_EXPONENTS = 10
@@ -53,17 +53,8 @@ class Exponents(NamedTuple):
 
 
 def compared(reference: Float[np.ndarray, "T N"], run: Float[np.ndarray, "T N"]) -> Distance:
-    """D_stsp by Gaussian mixtures and D_H, after scaling both by the spread of the reference.
-
-    The mixtures are as wide as a kernel density of so many rows should be (Scott 1992): T^(-1/(N+4)) standard
-    deviations. Histograms of 30 bins in each of three dimensions would need a hundred times the rows that a recording
-    has, and would count the observation noise of a recording against a core without any.
-    """
-    mean, std = reference.mean(axis=0), reference.std(axis=0)
-    T, N = reference.shape
-    width = T ** (-1.0 / (N + 4))
-    d_stsp = d_stsp_mixture((reference - mean) / std, (run - mean) / std, variance=width**2)
-    return Distance(d_stsp, d_hellinger(reference, run))
+    """D_stsp by kernel densities, and D_H."""
+    return Distance(d_stsp_kernel(reference, run), d_hellinger(reference, run))
 
 
 def run_freely(

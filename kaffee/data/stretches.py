@@ -19,6 +19,11 @@ def stretches(values: Float[np.ndarray, "T N"]) -> list[Float[np.ndarray, "T N"]
     return [values[start:stop] for start, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
+def complete_rows(series: Series) -> Float[np.ndarray, "T N"]:
+    """The rows of all recordings without those that miss a value."""
+    return np.concatenate([values[~np.isnan(values).any(axis=1)] for values in series.recordings])
+
+
 def longest_stretch(series: Series) -> Float[np.ndarray, "T N"]:
     """Of all recordings; without rows if no row is complete."""
     found = [part for values in series.recordings for part in stretches(values)]

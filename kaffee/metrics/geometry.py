@@ -121,3 +121,15 @@ def d_stsp_mixture(
     centres = reference[rng.integers(len(reference), size=num_samples)]
     points = centres + np.sqrt(variance) * rng.standard_normal(centres.shape)
     return float(np.mean(_mixture(points, reference, variance) - _mixture(points, generated, variance)))
+
+
+def d_stsp_kernel(reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "L N"]) -> float:
+    """`d_stsp_mixture` in units of the reference's spread, with the width that suits recordings.
+
+    The mixtures are as wide as a kernel density of so many rows should be (Scott 1992): T^(-1/(N+4)) standard
+    deviations. Histograms of 30 bins in each of three dimensions would need a hundred times the rows that a recording
+    has, and would count the observation noise of a recording against a core without any.
+    """
+    mean, std = reference.mean(axis=0), reference.std(axis=0)
+    T, N = reference.shape
+    return d_stsp_mixture((reference - mean) / std, (generated - mean) / std, variance=T ** (-2.0 / (N + 4)))

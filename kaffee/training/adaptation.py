@@ -18,6 +18,7 @@ from kaffee.recursion import Recursion
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.confine import confined
 from kaffee.training.forcing import Forcing, run_forced
+from kaffee.training.guard import FreeRunGuard
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.sampling import padded, training_windows
@@ -42,6 +43,8 @@ class Adaptation:
         calibration: Updates of the shell alone that follow, by `CALIBRATION`. While the core learns, the scales of the
             noise lag behind what it has learnt: Adam moves their logarithms by no more than the sum of its rates. None:
             no such updates, as in the paper.
+        guard: Updates between two looks at the core's free runs, which send it back where they have become worse (see
+            `kaffee.training.guard`). None: nobody looks, as in the paper.
     """
 
     scored: int = 32
@@ -51,6 +54,7 @@ class Adaptation:
     segment: int | None = None
     confine: float | None = None
     calibration: int | None = None
+    guard: int | None = None
     optimiser: Optimiser = Optimiser("adam", learning_rate=5e-3, clip_norm=2.0)
     schedule: Schedule = Schedule(num_updates=150, report_every=5, save_every=50)
 
@@ -63,6 +67,8 @@ class Adaptation:
             raise ConfigError(f"confine, a fraction of the states' range, must not be negative; got {self.confine}.")
         if self.calibration is not None and self.calibration < 0:
             raise ConfigError(f"calibration, a number of updates, must not be negative; got {self.calibration}.")
+        if self.guard is not None and self.guard < 1:
+            raise ConfigError(f"guard, updates between two looks at free runs, must be at least 1; got {self.guard}.")
         steps = self.burn_in + self.scored
         if self.segment is not None and (self.segment < 1 or steps % self.segment):
             raise ConfigError(f"segment must divide burn_in + scored = {steps}; {self.segment} does not.")
@@ -122,6 +128,11 @@ def nll_objective(
     )
 
 
+def guard_of(series: Series, parts: tuple[str, ...], settings: Adaptation) -> FreeRunGuard | None:
+    """Who looks after the core while it trains on a standardised series, if anybody can and shall."""
+    return FreeRunGuard.of(series, settings.guard) if "core" in parts else None
+
+
 def adapt(
     model: StateSpaceModel,
     series: Series,
@@ -150,6 +161,7 @@ def adapt(
         schedule=settings.schedule,
         seed=seed,
         watcher=watcher,
+        guard=guard_of(series, parts, settings),
         save=save,
         **resume,
     )

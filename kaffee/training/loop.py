@@ -6,7 +6,7 @@ anywhere and going on from the saved state gives the same numbers as never havin
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,29 +15,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from kaffee.data.windows import WindowBatch, WindowSampler
+from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
-from kaffee.objectives import Score
-from kaffee.outcome import QUANTITIES, Outcome, locate_fault, outcome_of
+from kaffee.outcome import Outcome, outcome_of
 from kaffee.ssm import StateSpaceModel, trainable
+from kaffee.training.guard import Guard, checked
 from kaffee.training.optimiser import Optimiser
-
-
-class Objective(Protocol):
-    """What is minimised: a pytree that maps a model and a batch of windows to a score."""
-
-    def __call__(self, model: StateSpaceModel, batch: WindowBatch, /) -> Score: ...
-
-
-class TrainState(eqx.Module):
-    """All that a run has to remember between two updates."""
-
-    parameters: PyTree
-    optimiser: PyTree
-    update: Int[Array, ""]
-    skipped: Int[Array, ""]
-    skipped_in_a_row: Int[Array, ""]
-    fault: Int[Array, " 3"]
+from kaffee.training.update import Objective, TrainState, initial_state, one_update
 
 
 @dataclass(frozen=True)
@@ -89,6 +73,7 @@ class Trained:
         skipped: How many updates were not finite and left the parameters alone.
         outcome: Finite, or the fault that the last skipped update met.
         completed: False if the run stopped for good because it could not recover.
+        sent_back: How many checks of the guard found worse dynamics and went back to those of the check before.
     """
 
     model: StateSpaceModel
@@ -97,64 +82,16 @@ class Trained:
     skipped: int
     outcome: Outcome
     completed: bool
+    sent_back: int = 0
 
     def __str__(self) -> str:
         done = f"{len(self.losses)} updates, {self.skipped} skipped"
+        if self.sent_back:
+            done = f"{done}, sent back {self.sent_back} times for worse free runs"
         if not self.skipped:
             return done
         verdict = "" if self.completed else "; the run could not recover and stopped"
         return f"{done}{verdict}: {self.outcome}"
-
-
-def initial_state(model: StateSpaceModel, parts: tuple[str, ...], optimiser: Optimiser, num_updates: int) -> TrainState:
-    """The state before the first update."""
-    parameters = eqx.filter(model, trainable(model, parts))
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(
-        parameters, optimiser.build(num_updates).init(parameters), zero, zero, zero, jnp.zeros(3, jnp.int32)
-    )
-
-
-def _choose(finite: Array, new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda n, o: jnp.where(finite, n, o) if eqx.is_array(n) else n, new, old)
-
-
-def one_update(
-    state: TrainState,
-    frozen: PyTree,
-    batch: WindowBatch,
-    objective: Objective,
-    transformation: optax.GradientTransformation,
-) -> tuple[TrainState, Float[Array, ""]]:
-    """One gradient step; a non-finite one leaves parameters and optimiser untouched and is counted."""
-
-    def loss_of(parameters: PyTree) -> tuple[Float[Array, ""], Score]:
-        score = objective(eqx.combine(parameters, frozen), batch)
-        return score.loss, score
-
-    (loss, score), gradient = eqx.filter_value_and_grad(loss_of, has_aux=True)(state.parameters)
-    norm = optax.tree.norm(gradient)
-    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    safe = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), gradient)
-    # Optimisers count in integers and multiply by floats, which users of strict promotion would forbid.
-    with jax.numpy_dtype_promotion("standard"):
-        updates, optimiser = transformation.update(safe, state.optimiser, state.parameters)
-    parameters = eqx.apply_updates(state.parameters, updates)
-    # Teacher forcing locates no faults: if its loss is not finite, its predictions are not.
-    code = jnp.where(jnp.isfinite(loss), QUANTITIES.index("gradient"), QUANTITIES.index("predicted mean"))
-    nowhere = jnp.zeros(3, jnp.int32).at[2].set(code.astype(jnp.int32))
-    located = locate_fault(score.faults) if score.faults.size else nowhere
-    located = jnp.where(located[2] > 0, located, nowhere)
-    bad = (~finite).astype(jnp.int32)
-    new = TrainState(
-        parameters=_choose(finite, parameters, state.parameters),
-        optimiser=_choose(finite, optimiser, state.optimiser),
-        update=state.update + 1,
-        skipped=state.skipped + bad,
-        skipped_in_a_row=(state.skipped_in_a_row + bad) * bad,
-        fault=jnp.where(finite, state.fault, located),
-    )
-    return new, jnp.where(finite, loss, jnp.nan)
 
 
 @eqx.filter_jit
@@ -192,6 +129,7 @@ def train(
     state: TrainState | None = None,
     losses: Float[np.ndarray, " T"] | None = None,
     watcher: Watcher | None = None,
+    guard: Guard | None = None,
     save: Callable[[TrainState, np.ndarray], Any] | None = None,
 ) -> Trained:
     """Minimise `objective` over the chosen parts of `model`.
@@ -199,13 +137,15 @@ def train(
     Args:
         state: Where an earlier run stopped; None starts anew.
         losses: The losses of that earlier run.
+        guard: Looks at the model now and then, and sends it back to where it was when it last looked.
         save: Called with the state and all losses so far every `schedule.save_every` updates, at the end, and when
-            the user interrupts.
+            the user interrupts; with a guard, the state at its last check.
     """
     watcher = watcher or Watcher()
     transformation = optimiser.build(schedule.num_updates)
     frozen = eqx.filter(model, trainable(model, parts), inverse=True)
-    state = state or initial_state(model, parts, optimiser, schedule.num_updates)
+    if state is None:
+        state = initial_state(model, parts, optimiser, schedule.num_updates, guarded=guard is not None)
     history = [] if losses is None else [np.asarray(losses)]
     key = jax.random.key(seed)
 
@@ -231,34 +171,47 @@ def train(
     if done < schedule.num_updates:
         watcher.compiling("one update")
         chunk(state, 0)
+    if guard is not None and done == 0:
+        state = checked(guard, model_at(state), state, state)
+    # State and losses together, so that an interrupt cannot come between them.
+    kept = (state, history)
     completed = int(state.skipped_in_a_row) < schedule.patience
+
+    def save_kept() -> None:
+        if save is not None:
+            save(kept[0], np.concatenate(kept[1]) if kept[1] else np.zeros(0, np.float32))
+
     try:
         while done < schedule.num_updates and completed:
-            until_save = schedule.save_every - done % schedule.save_every
-            count = min(schedule.report_every, schedule.num_updates - done, until_save)
-            new, values = chunk(state, count)
-            # Together, so that an interrupt cannot come between a state and its losses.
-            state, history = new, [*history, values]
+            ends = [schedule.save_every] if guard is None else [schedule.save_every, guard.every]
+            until_end = min(end - done % end for end in ends)
+            count = min(schedule.report_every, schedule.num_updates - done, until_end)
+            state, values = chunk(state, count)
+            history = [*history, values]
             done += count
             completed = int(state.skipped_in_a_row) < schedule.patience
+            last = done == schedule.num_updates or not completed
+            if guard is None:
+                kept = (state, history)
+            elif last or done % guard.every == 0:
+                state = checked(guard, model_at(state), state, kept[0])
+                kept = (state, history)
             finite = values[np.isfinite(values)]
             mean = float(finite.mean()) if finite.size else float("nan")
             watcher.advanced(done, mean, int(state.skipped))
             watcher.visited(done, model_at(state))
-            if save is not None and done % schedule.save_every == 0 and done < schedule.num_updates:
-                save(state, np.concatenate(history))
+            if done % schedule.save_every == 0 and done < schedule.num_updates:
+                save_kept()
     except KeyboardInterrupt:
-        if save is not None:
-            save(state, np.concatenate(history) if history else np.zeros(0))
+        save_kept()
         raise
-    every = np.concatenate(history) if history else np.zeros(0, np.float32)
-    if save is not None:
-        save(state, every)
+    save_kept()
     return Trained(
         model=model_at(state),
-        losses=every,
+        losses=np.concatenate(history) if history else np.zeros(0, np.float32),
         state=state,
         skipped=int(state.skipped),
         outcome=outcome_of(state.fault),
         completed=completed,
+        sent_back=0 if state.guard is None else int(state.guard.sent_back),
     )

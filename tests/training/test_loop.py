@@ -12,8 +12,9 @@ from kaffee.data import WindowSampler
 from kaffee.errors import ConfigError
 from kaffee.objectives import Score
 from kaffee.outcome import QUANTITIES
-from kaffee.training.loop import Schedule, Watcher, initial_state, train
+from kaffee.training.loop import Schedule, Watcher, train
 from kaffee.training.optimiser import Optimiser
+from kaffee.training.update import initial_state
 
 NO_FAULTS = jnp.zeros((0, 0), jnp.int32)
 DECAYING = Optimiser("adam", learning_rate=0.3, final_learning_rate=0.1, clip_norm=5.0)

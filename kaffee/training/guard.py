@@ -1,0 +1,109 @@
+"""The guard of a core while a likelihood trains it: free runs that leave the training data send it back.
+
+A likelihood of short windows hardly sees what a free run does after thousands of steps. In between, a core may pass
+through regions where its free runs rest or circle in a small part of the attractor (core collapse, section 4), at no
+cost in likelihood. The guard looks every so many updates, and returns to the parameters of its last look if the free
+runs have become worse; the schedule of learning rates goes on, so that later steps from there are smaller.
+"""
+
+from typing import Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from kaffee.data.series import Series
+from kaffee.data.stretches import complete_rows, constant_columns
+from kaffee.metrics.geometry import d_stsp_kernel
+from kaffee.rollout import core_key_of, free_run
+from kaffee.ssm import StateSpaceModel
+from kaffee.training.update import GuardState, TrainState
+
+FACTOR, MARGIN = 2.0, 0.05
+"""A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from run to run."""
+
+
+class Guard(Protocol):
+    """Who looks at a model every so many updates.
+
+    Attributes:
+        every: Updates between two looks; there is one at the end as well.
+    """
+
+    @property
+    def every(self) -> int: ...
+
+    def distance(self, model: StateSpaceModel, /) -> float:
+        """How far the model's dynamics are from those of the data; infinite if it has none."""
+        ...
+
+
+class FreeRunGuard:
+    """The distance in state space of the core's free runs from the rows of a standardised series.
+
+        D = KL(rows || runs) - log(share of the runs that stay)
+
+    is what KL gives if runs that diverge lie where no row does; see `kaffee.metrics.d_stsp_kernel`.
+    """
+
+    RUNS, TRANSIENT, KEPT, ROWS, SEED = 20, 19_000, 1_000, 5_000, 0
+    LEAST_ROWS = 200
+
+    def __init__(self, series: Series, every: int) -> None:
+        self.every = every
+        rows = complete_rows(series)
+        varying = ~constant_columns(rows)
+        self._starts = rows[_spaced(len(rows), self.RUNS)]
+        self._rows, self._varying = rows[_spaced(len(rows), self.ROWS)][:, varying], varying
+
+    @classmethod
+    def of(cls, series: Series, every: int | None) -> "FreeRunGuard | None":
+        """None if nobody wants one, or if the series has too few complete rows or none that vary."""
+        if every is None or len(rows := complete_rows(series)) < cls.LEAST_ROWS or constant_columns(rows).all():
+            return None
+        return cls(series, every)
+
+    def runs(self, model: StateSpaceModel) -> Float[np.ndarray, "S T N"]:
+        """The ends of the core's free runs from rows of the series; those that diverge are left out."""
+        starts = model.embed(jnp.asarray(self._starts, model.dtype))
+        noise = core_key_of(model.core, self.SEED)
+        run = free_run(model, starts, self.KEPT, core_key=noise, transient=self.TRANSIENT)
+        return np.asarray(run.observations, np.float64)[np.asarray(run.diverged_at) == 0]
+
+    def distance(self, model: StateSpaceModel) -> float:
+        runs = self.runs(model)
+        if not len(runs):
+            return float("inf")
+        seen = runs.reshape(-1, runs.shape[-1])
+        seen = seen[_spaced(len(seen), self.ROWS)][:, self._varying]
+        return d_stsp_kernel(self._rows, seen) - float(np.log(len(runs) / len(self._starts)))
+
+
+def _spaced(length: int, count: int) -> np.ndarray:
+    return np.linspace(0, length - 1, min(count, length)).round().astype(int)
+
+
+def checked(guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState) -> TrainState:
+    """The state if `model`, made of it, is no worse than the best so far; else that of the last look, `kept`."""
+    memory = state.guard
+    assert memory is not None
+    best, distance = float(memory.best), guard.distance(model)
+    worse = distance > FACTOR * best + MARGIN
+    if worse:
+        state = go_back(state, kept)
+    new = GuardState(jnp.asarray(np.fmin(best, distance), memory.best.dtype), memory.sent_back + int(worse))
+    return eqx.tree_at(lambda state: state.guard, state, new)
+
+
+def go_back(state: TrainState, kept: TrainState) -> TrainState:
+    """Parameters, moments and averages of `kept`, and the counts of `state`: learning rates go on falling."""
+
+    def choose(now: Array, then: Array) -> Array:
+        return now if jnp.issubdtype(now.dtype, jnp.integer) else then
+
+    def both(state: TrainState) -> PyTree:
+        return state.parameters, state.optimiser
+
+    return eqx.tree_at(both, state, jax.tree.map(choose, both(state), both(kept)))

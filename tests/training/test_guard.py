@@ -1,0 +1,170 @@
+"""The guard: cores whose free runs get worse go back, and nobody can tell that a run was interrupted."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import same_arrays, small_model, standard_series
+from test_loop import DECAYING, SCHEDULE, Follow, Tape, run
+
+from kaffee.checkpoint import load_state, save_state
+from kaffee.cores import Linear
+from kaffee.data import Series, WindowSampler
+from kaffee.errors import ConfigError
+from kaffee.methods import FROZEN_CORE, KAFFEE
+from kaffee.observation import Projection
+from kaffee.shell import Shell
+from kaffee.ssm import StateSpaceModel
+from kaffee.training.adaptation import Adaptation, guard_of
+from kaffee.training.guard import FreeRunGuard
+from kaffee.training.loop import Schedule
+from kaffee.training.update import initial_state
+
+
+class Wary:
+    """Far from the shell that the run started with is bad: the fourth update on is."""
+
+    def __init__(self, every=6, limit=1.0):
+        self.every, self.limit, self.looks = every, limit, []
+
+    def distance(self, model):
+        moved = jnp.abs(model.shell.log_observation_std - small_model().shell.log_observation_std)
+        self.looks.append(float(jnp.max(moved)))
+        return 100.0 if self.looks[-1] > self.limit else 1.0
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    return WindowSampler.from_series(standard_series(), 5)
+
+
+def test_a_model_that_gets_worse_goes_back_to_the_last_look(sampler):
+    guard = Wary()
+    trained = run(sampler, guard=guard)
+    assert len(guard.looks) == 1 + 4  # before the first update, after 6, 12, 18 and 23
+    assert trained.sent_back == sum(look > guard.limit for look in guard.looks) > 0
+    assert guard.distance(trained.model) == 1.0
+    assert f"23 updates, 0 skipped, sent back {trained.sent_back} times" in str(trained)
+    assert np.isfinite(trained.losses).all()
+    assert len(trained.losses) == 23
+
+
+def test_it_goes_back_with_everything_but_the_counts(sampler):
+    """All looks but the first are bad: parameters and moments as in the beginning, the rate as at the end."""
+    trained = run(sampler, guard=Wary(limit=1e-6))
+    assert trained.sent_back == 4
+    assert same_arrays(trained.model, small_model())
+    before = initial_state(small_model(), ("shell",), DECAYING, SCHEDULE.num_updates, guarded=True)
+    floats = [eqx.filter(state.optimiser, eqx.is_inexact_array) for state in (trained.state, before)]
+    assert same_arrays(*floats)
+    counts = jax.tree.leaves(eqx.filter(trained.state.optimiser, eqx.is_inexact_array, inverse=True))
+    assert [int(count) for count in counts] == [23, 23]  # of Adam and of its rate
+    assert int(trained.state.update) == 23
+
+
+def test_a_guard_that_is_content_changes_nothing(sampler):
+    free, guarded = run(sampler), run(sampler, guard=Wary(limit=np.inf))
+    assert same_arrays(free.model, guarded.model)
+    np.testing.assert_array_equal(free.losses, guarded.losses)
+    assert guarded.sent_back == 0
+    assert str(guarded) == "23 updates, 0 skipped"
+
+
+@pytest.mark.parametrize("boundary", [4, 6, 10, 18, 20])
+def test_an_interrupt_saves_the_last_look_and_goes_on_to_the_same_end(sampler, boundary):
+    undisturbed, saved = run(sampler, guard=Wary()), []
+    with pytest.raises(KeyboardInterrupt):
+        run(sampler, guard=Wary(), watcher=Tape(interrupt_at=boundary), save=lambda *parts: saved.append(parts))
+    state, losses = saved[-1]
+    assert int(state.update) == len(losses) == boundary // 6 * 6
+    resumed = run(sampler, guard=Wary(), state=state, losses=losses)
+    assert same_arrays(resumed.state, undisturbed.state)
+    np.testing.assert_array_equal(resumed.losses, undisturbed.losses)
+
+
+def test_a_killed_run_goes_on_from_the_disk(sampler, tmp_path):
+    undisturbed, saved = run(sampler, guard=Wary()), []
+    run(sampler, guard=Wary(), save=lambda *parts: saved.append(parts))
+    assert [int(state.update) for state, _ in saved] == [6, 18, 23]  # the looks before the saves at 10 and 20
+    save_state(tmp_path, "training", saved[1][0], {})
+    template = initial_state(small_model(), ("shell",), DECAYING, SCHEDULE.num_updates, guarded=True)
+    read, _ = load_state(tmp_path, "training", template)
+    resumed = run(sampler, guard=Wary(), state=read, losses=saved[1][1])
+    assert same_arrays(resumed.state, undisturbed.state)
+
+
+def test_a_run_that_cannot_recover_is_looked_at_as_well(sampler):
+    class Broken(eqx.Module):
+        def __call__(self, model, batch, /):
+            score = Follow()(model, batch)
+            return eqx.tree_at(lambda score: score.loss, score, score.loss * jnp.nan)
+
+    schedule = Schedule(num_updates=23, batch_size=3, report_every=4, save_every=10, patience=5)
+    guard = Wary(every=20)
+    trained = run(sampler, Broken(), guard=guard, schedule=schedule)
+    assert not trained.completed
+    assert len(guard.looks) == 2
+
+
+def circle(num_steps=800, noise=0.05):
+    angle = 0.3 * np.arange(num_steps)
+    clean = np.sqrt(2.0) * np.stack([np.sin(angle), np.cos(angle)], axis=1)
+    return clean + noise * np.random.default_rng(0).standard_normal(clean.shape)
+
+
+def rotor(growth):
+    """Turns by as much as `circle`, and grows by so much per step."""
+    turn = growth * np.array([[np.cos(0.3), np.sin(0.3)], [-np.sin(0.3), np.cos(0.3)]])
+    shell = Shell(jnp.full(2, -3.0), jnp.full(2, -3.0))
+    core = Linear(jnp.asarray(turn, jnp.float32), jnp.zeros(2, jnp.float32))
+    return StateSpaceModel(core, shell, Projection(2, 2), jnp.eye(2))
+
+
+def test_the_distance_tells_the_right_dynamics_from_rest_and_divergence():
+    guard = FreeRunGuard(Series.from_arrays(circle()), every=1)
+    right, resting, leaving = (guard.distance(rotor(growth)) for growth in (1.0, 0.99, 1.01))
+    assert abs(right) < 0.05
+    assert 1.0 < resting < np.inf
+    assert leaving == np.inf
+
+
+def test_runs_that_diverge_count_as_lost():
+    """The rows of one recording are at rest, where an unstable core stays: half of the runs stay, half leave."""
+    values = circle()
+    values[:400] = 0.0
+    guard = FreeRunGuard(Series.from_arrays([values[:400], values[400:]]), every=1)
+    assert len(guard.runs(rotor(1.01))) == 10
+    stays = guard.distance(rotor(0.0))
+    assert guard.distance(rotor(1.01)) == pytest.approx(stays + np.log(2.0), abs=1e-6)
+
+
+def test_gaps_and_constant_columns_are_left_out():
+    values = circle()
+    values[::3, 0] = np.nan
+    guard = FreeRunGuard(Series.from_arrays(values), every=1)
+    assert abs(guard.distance(rotor(1.0))) < 0.05
+    flat = circle()
+    flat[:, 1] = 2.0
+    assert np.isfinite(FreeRunGuard(Series.from_arrays(flat), every=1).distance(rotor(0.99)))
+
+
+@pytest.mark.parametrize(
+    ("series", "parts", "every", "exists"),
+    [
+        (circle(), KAFFEE.trainable_parts, 250, True),
+        (circle(), KAFFEE.trainable_parts, None, False),
+        (circle(), FROZEN_CORE.trainable_parts, 250, False),
+        (circle(199), KAFFEE.trainable_parts, 250, False),
+        (np.ones((800, 2)), KAFFEE.trainable_parts, 250, False),
+    ],
+    ids=["wanted", "unwanted", "frozen core", "too short", "constant"],
+)
+def test_there_is_a_guard_where_one_is_wanted_and_possible(series, parts, every, exists):
+    found = guard_of(Series.from_arrays(series), parts, Adaptation(guard=every))
+    assert (found is not None) == exists
+
+
+def test_a_guard_that_never_looks_is_refused():
+    with pytest.raises(ConfigError, match="guard, updates between two looks at free runs, must be at least 1; got 0"):
+        Adaptation(guard=0)
