@@ -24,6 +24,8 @@ from kaffee.metrics import power_spectrum
 MIN_ROWS = 200
 """Of a reference: a density and a spectrum of fewer rows say little."""
 MAX_ROWS = 20_000
+END_ROWS = 1_000
+"""Of long free runs, by which one tells whether they are trapped."""
 # Of the arrays that are kept for figures.
 MAX_SHOWN, MAX_POINTS, MAX_FREQUENCIES = 6, 3_000, 400
 
@@ -118,6 +120,8 @@ def agreement(
     prior_core, prior_noisy = both(prior)
     rest = np.broadcast_to(reference.mean(axis=0), reference.shape)
     origins = reference[np.linspace(0, len(reference) - 1, runs).round().astype(int)]
+    end = max(min(END_ROWS, len(reference), steps // 2), 1)
+    ends = np.array(pieces(train, end)).reshape(-1, end, reference.shape[1])
     columns = np.flatnonzero(varying)[:MAX_SHOWN]
     every = {"data": reference, "core": core, "stochastic": noisy}
     kept = {name: run[: len(reference), columns] for name, run in every.items() if run is not None}
@@ -134,7 +138,7 @@ def agreement(
         floor_highest=Distance(*stacked.max(axis=0).tolist()),
         num_pieces=len(floors),
         at_rest=distance(rest),
-        divergence=divergence_test(reconstruction, origins, steps, seed=seed),
+        divergence=divergence_test(reconstruction, origins, steps, pieces=ends, seed=seed),
         exponents=None if core is None else exponents_of(reconstruction, states),
         shown=tuple(test.columns[j] for j in columns),
         runs={name: run[:MAX_POINTS] for name, run in kept.items()},

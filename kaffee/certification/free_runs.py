@@ -31,6 +31,8 @@ class Divergence(NamedTuple):
     Attributes:
         core, stochastic: How many of `runs` left the attractor within `steps`, with the shell off and on.
         first_core, first_stochastic: The earliest step at which one did; 0: none.
+        trapped_core, trapped_stochastic: How many of them rest or circle in a small part of the attractor at their end:
+            the rest varies less than half as much as the quietest piece of the data that is as long.
     """
 
     runs: int
@@ -39,6 +41,8 @@ class Divergence(NamedTuple):
     stochastic: int
     first_core: int
     first_stochastic: int
+    trapped_core: int = 0
+    trapped_stochastic: int = 0
 
 
 class Exponents(NamedTuple):
@@ -74,17 +78,35 @@ def run_freely(
 
 
 def divergence_test(
-    reconstruction: Reconstruction, starts: Float[np.ndarray, "S N"], num_steps: int, *, seed: int
+    reconstruction: Reconstruction,
+    starts: Float[np.ndarray, "S N"],
+    num_steps: int,
+    *,
+    pieces: Float[np.ndarray, "P T N"],
+    seed: int,
 ) -> Divergence:
-    """Watch free runs from many observations, in data units; nothing of them is kept."""
-    model = reconstruction.model
-    first = model.embed(jnp.asarray(reconstruction.scaler.transform(starts), model.dtype))
+    """Watch free runs from many observations, in data units.
+
+    Args:
+        pieces: Of data, as long as the ends of runs that are looked at; may be none.
+    """
+    model, scaler = reconstruction.model, reconstruction.scaler
+    first = model.embed(jnp.asarray(scaler.transform(starts), model.dtype))
+    end, quietest = pieces.shape[1], min((_spread(scaler.transform(piece)) for piece in pieces), default=0.0)
     found, noise = [], core_key_of(model.core, CORE_SEED)
     for key in (None, jax.random.key(seed)):
-        left = np.asarray(free_run(model, first, 0, key=key, core_key=noise, transient=num_steps).diverged_at)
-        found.append((int((left > 0).sum()), int(left[left > 0].min(initial=num_steps)) if (left > 0).any() else 0))
-    (core, first_core), (noisy, first_noisy) = found
-    return Divergence(len(starts), num_steps, core, noisy, first_core, first_noisy)
+        run = free_run(model, first, end, key=key, core_key=noise, transient=num_steps - end)
+        left, rest = np.asarray(run.diverged_at), np.asarray(run.observations, np.float64)[run.diverged_at == 0]
+        trapped = sum(_spread(x) < 0.5 * quietest for x in rest)
+        found.append(
+            (int((left > 0).sum()), int(left[left > 0].min(initial=num_steps)) if (left > 0).any() else 0, trapped)
+        )
+    (core, first_core, trapped), (noisy, first_noisy, noisy_trapped) = found
+    return Divergence(len(starts), num_steps, core, noisy, first_core, first_noisy, trapped, noisy_trapped)
+
+
+def _spread(values: Float[np.ndarray, "T N"]) -> float:
+    return float(values.std(axis=0).mean())
 
 
 def exponents_of(reconstruction: Reconstruction, states: Float[Array, "T M"]) -> Exponents:

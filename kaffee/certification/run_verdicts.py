@@ -23,18 +23,21 @@ def _unit(found: Agreement) -> float:
     return max(LEAST_EXCESS, excess) if np.isfinite(excess) else LEAST_EXCESS
 
 
-def _run_verdict(axis: int, name: str, found: Agreement, run: Distance, left: int, first: int) -> Verdict:
+def _run_verdict(axis: int, name: str, found: Agreement, run: Distance, left: int, first: int, trapped: int) -> Verdict:
     rule = (
-        "passes if no long free run diverges, D_stsp exceeds that of data against data by at most "
+        "passes if no long free run diverges or gets trapped, D_stsp exceeds that of data against data by at most "
         f"{OCCUPATION[0]:g} of what the linear model's run exceeds it by, and D_H by at most {SPECTRUM[0]:g}; warns up "
-        f"to {OCCUPATION[1]:g}, {SPECTRUM[1]:g} and {100 * DIVERGED:g} % diverged"
+        f"to {OCCUPATION[1]:g}, {SPECTRUM[1]:g} and {100 * DIVERGED:g} % diverged or trapped"
     )
     runs = found.divergence
+    share = (left + trapped) / runs.runs
+    status: Status = "pass" if share == 0 else "warn" if share <= DIVERGED else "fail"
     if left:
-        status: Status = "warn" if left <= DIVERGED * runs.runs else "fail"
         words = f"{left} of {runs.runs} free runs of {runs.steps} steps left the attractor, the first at step {first}"
     else:
-        status, words = "pass", f"none of {runs.runs} free runs of {runs.steps} steps left the attractor"
+        words = f"none of {runs.runs} free runs of {runs.steps} steps left the attractor"
+    if trapped:
+        words += f"; {trapped} of {runs.runs} are trapped in a small part of it"
     if not np.isfinite(run.d_h):
         sentence = f"{words[0].upper()}{words[1:]}; so did the one that is compared with the held-out data."
         return Verdict(axis, name, "fail", None, rule, sentence)
@@ -57,13 +60,14 @@ def _run_verdict(axis: int, name: str, found: Agreement, run: Distance, left: in
 def stochastic_verdict(found: Agreement) -> Verdict:
     """The shell-on free run."""
     runs = found.divergence
-    return _run_verdict(2, "stochastic run", found, found.stochastic, runs.stochastic, runs.first_stochastic)
+    watched = runs.stochastic, runs.first_stochastic, runs.trapped_stochastic
+    return _run_verdict(2, "stochastic run", found, found.stochastic, *watched)
 
 
 def core_verdict(found: Agreement) -> Verdict:
     """The shell-off free run, beside its prior's."""
     runs, prior = found.divergence, found.prior_core
-    verdict = _run_verdict(3, "core", found, found.core, runs.core, runs.first_core)
+    verdict = _run_verdict(3, "core", found, found.core, runs.core, runs.first_core, runs.trapped_core)
     status, words = verdict.status, [verdict.sentence]
     if found.exponents is not None:
         lambda_1, error = float(found.exponents.values[0]), float(found.exponents.errors[0])

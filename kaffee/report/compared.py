@@ -30,6 +30,7 @@ METRICS: tuple[tuple[str, tuple[Any, ...], str | float | None], ...] = (
     ("d_h with noise", ("agreement", "stochastic", "d_h"), "low"),
     ("lambda_1", ("agreement", "exponents", "values", 0), None),
     ("diverged runs of the core", ("agreement", "divergence", "core"), "low"),
+    ("trapped runs of the core", ("agreement", "divergence", "trapped_core"), "low"),
 )
 
 

@@ -44,7 +44,8 @@ def distances(agreement: Agreement) -> Table:
     watched = agreement.divergence
     note = (
         f"Against {agreement.num_rows} held-out rows. Divergence test: {watched.core} of {watched.runs} runs of the "
-        f"core and {watched.stochastic} with noise left the attractor within {watched.steps} steps."
+        f"core and {watched.stochastic} with noise left the attractor within {watched.steps} steps; "
+        f"{watched.trapped_core} and {watched.trapped_stochastic} were trapped in a small part of it."
     )
     return Table("Distance from the held-out recording", ("run", "d_stsp", "d_h"), rows, note=note)
 

@@ -87,7 +87,8 @@ class Trained:
     def __str__(self) -> str:
         done = f"{len(self.losses)} updates, {self.skipped} skipped"
         if self.sent_back:
-            done = f"{done}, sent back {self.sent_back} times for worse free runs"
+            often = "once" if self.sent_back == 1 else f"{self.sent_back} times"
+            done = f"{done}, sent back {often} for worse free runs"
         if not self.skipped:
             return done
         verdict = "" if self.completed else "; the run could not recover and stopped"

@@ -39,6 +39,8 @@ def test_a_core_at_rest_fails(found):
     verdict = core_verdict(found)
     assert verdict.status == "fail"
     assert "Lyapunov exponent is -0." in verdict.sentence
+    assert (found.divergence.trapped_core, found.divergence.trapped_stochastic) == (4, 0)
+    assert "4 of 4 are trapped in a small part of it" in verdict.sentence
 
 
 def test_exponents_are_those_of_the_matrix(found):
@@ -123,6 +125,8 @@ def made(core, **changes):
         (Distance(0.1, 0.5), {}, "fail"),
         (Distance(0.1, 0.1), {"divergence": Divergence(20, 1000, 2, 0, 9, 0)}, "warn"),
         (Distance(0.1, 0.1), {"divergence": Divergence(20, 1000, 3, 0, 9, 0)}, "fail"),
+        (Distance(0.1, 0.1), {"divergence": Divergence(20, 1000, 1, 0, 9, 0, 1, 0)}, "warn"),
+        (Distance(0.1, 0.1), {"divergence": Divergence(20, 1000, 0, 0, 0, 0, 12, 0)}, "fail"),
         (Distance(np.nan, np.nan), {}, "fail"),
         (Distance(0.1, 0.1), {"linear": None}, "unknown"),
         (Distance(0.7, 0.1), {"prior_core": Distance(0.1, 0.1)}, "warn"),
