@@ -47,4 +47,4 @@ docs: .venv/.docs
 	@echo "Open site/index.html"
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache quickstart site
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .jax_cache quickstart site

@@ -101,8 +101,9 @@ def measure(case: str, seed: int) -> dict[str, Any]:
     }
 
 
-def table(records: list[dict[str, Any]]) -> Table:
-    """Medians over seeds, and the worst core."""
+def table() -> Table:
+    """Of all results: medians over seeds, and the worst core."""
+    records = [read_json(path, "result") for path in sorted(OUTPUT.glob("*.json"))]
     rows = []
     for case in CASES:
         for arm in ("prior", *ARMS):
@@ -137,7 +138,7 @@ def main() -> None:
     todo = [] if given.show else [each for each in todo if not _path(*each).exists()]
     for case, seed in track(todo, "Fitting"):
         write_json(_path(case, seed), measure(case, seed))
-    Console().print(table([read_json(path, "result") for path in sorted(OUTPUT.glob("*.json"))]))
+    Console().print(table())
 
 
 def _path(case: str, seed: int) -> Path:

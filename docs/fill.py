@@ -1,8 +1,10 @@
 """Put measured tables into the docs: `python docs/fill.py`, or `--check` to see whether they are up to date.
 
-Between `<!-- begin: ARGUMENTS -->` and `<!-- end -->` stands what `kaffee bench table ARGUMENTS --markdown` prints.
+Between `<!-- begin: ARGUMENTS -->` and `<!-- end -->` stands what `kaffee bench table ARGUMENTS --markdown` prints. If
+the arguments are the name of a benchmark (`benchmarks.defaults`), its table of committed results does.
 """
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -12,11 +14,14 @@ from typer.testing import CliRunner
 from kaffee.cli.main import app
 
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER.parent))
 BLOCK = re.compile(r"(<!-- begin: (?P<arguments>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def table(arguments: str) -> str:
     """The Markdown of a table from the committed results."""
+    if arguments.startswith("benchmarks."):
+        return importlib.import_module(arguments).table().to_markdown().strip()
     results = FOLDER.parent / "results"
     call = ["bench", "table", *arguments.split(), "--markdown", "--results", str(results)]
     outcome = CliRunner().invoke(app, call)

@@ -1,7 +1,13 @@
 """Shared fixtures: strict dtypes everywhere, float64 where an oracle is compared to many digits."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+
+# Nearly all the time of the suite is compiling. What one process has compiled the others take, also those that tests
+# start, and the next run of the suite.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import equinox as eqx
 import jax
