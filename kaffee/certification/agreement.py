@@ -15,15 +15,13 @@ from kaffee.certification.free_runs import (
     exponents_of,
     run_freely,
 )
+from kaffee.certification.references import reference_of
 from kaffee.checkpoint import Reconstruction
 from kaffee.data.series import Series
-from kaffee.data.stretches import constant_columns, longest_stretch, pieces
+from kaffee.data.stretches import constant_columns, pieces
 from kaffee.errors import DataError
 from kaffee.metrics import power_spectrum
 
-MIN_ROWS = 200
-"""Of a reference: a density and a spectrum of fewer rows say little."""
-MAX_ROWS = 20_000
 END_ROWS = 1_000
 """Of long free runs, by which one tells whether they are trapped."""
 # Of the arrays that are kept for figures.
@@ -49,7 +47,8 @@ class Agreement:
         shown: Coordinates of what follows, which is for figures.
         runs: Rows of the data, of the core and of the stochastic run, in data units; without those that diverged.
         frequencies: In cycles per unit of time.
-        spectra: Power spectra of the same at these frequencies, normalised to a sum of 1 over all.
+        spectra: Power spectra of the same at these frequencies, normalised to a sum of 1 over all; none where the data
+            have too many gaps for one, and then every D_H is NaN.
     """
 
     num_rows: int
@@ -82,7 +81,7 @@ def agreement(
     steps: int = 20_000,
     seed: int = 0,
 ) -> Agreement:
-    """Compare free runs with the longest complete stretch of the held-out data.
+    """Compare free runs with the longest complete stretch of the held-out data, or with its complete rows.
 
     Args:
         train, test: In data units, with the model's columns.
@@ -90,13 +89,7 @@ def agreement(
         linear: The linear baseline.
         runs, steps: Of the divergence test.
     """
-    # No longer than the longest training stretch, so that there is a piece of the same length to compare with.
-    reference = longest_stretch(test)[: min(MAX_ROWS, len(longest_stretch(train)))]
-    if len(reference) < MIN_ROWS:
-        raise DataError(
-            f"{test.label}: stretches without gaps here and in the training data share {len(reference)} rows; free "
-            f"runs are compared with at least {MIN_ROWS}. Hold out more, or impute."
-        )
+    reference, others, in_order, drawn = reference_of(train, test)
     varying = ~constant_columns(reference)
     if not varying.any():
         raise DataError(f"{test.label}: every held-out coordinate is constant, so there are no dynamics to compare.")
@@ -104,7 +97,7 @@ def agreement(
     def distance(run: Float[np.ndarray, "T N"] | None) -> Distance:
         if run is None:
             return Distance(float("nan"), float("nan"))
-        return compared(reference[:, varying], run[: len(reference), varying])
+        return compared(reference[:, varying], run[: len(reference), varying], in_order=in_order)
 
     def both(which: Reconstruction | None) -> tuple[Distance | None, Distance | None]:
         if which is None:
@@ -115,16 +108,16 @@ def agreement(
 
     core, states = run_freely(reconstruction, reference[0], max(len(reference), LYAPUNOV_STEPS), None)
     noisy, _ = run_freely(reconstruction, reference[0], len(reference), seed)
-    floors = [distance(piece) for piece in pieces(train, len(reference))]
+    floors = [distance(piece) for piece in others]
     stacked = np.array(floors) if floors else np.full((1, 2), np.nan)
     prior_core, prior_noisy = both(prior)
     rest = np.broadcast_to(reference.mean(axis=0), reference.shape)
     origins = reference[np.linspace(0, len(reference) - 1, runs).round().astype(int)]
     end = max(min(END_ROWS, len(reference), steps // 2), 1)
-    ends = np.array(pieces(train, end)).reshape(-1, end, reference.shape[1])
+    ends = np.array(pieces(train, end, gaps=not in_order)).reshape(-1, end, reference.shape[1])
     columns = np.flatnonzero(varying)[:MAX_SHOWN]
-    every = {"data": reference, "core": core, "stochastic": noisy}
-    kept = {name: run[: len(reference), columns] for name, run in every.items() if run is not None}
+    every = {"data": drawn, "core": core, "stochastic": noisy}
+    kept = {name: run[: len(drawn), columns] for name, run in every.items() if run is not None}
     thin = -(-(len(reference) // 2 + 1) // MAX_FREQUENCIES)
     return Agreement(
         num_rows=len(reference),
@@ -143,5 +136,5 @@ def agreement(
         shown=tuple(test.columns[j] for j in columns),
         runs={name: run[:MAX_POINTS] for name, run in kept.items()},
         frequencies=np.fft.rfftfreq(len(reference), reconstruction.dt)[::thin],
-        spectra={name: power_spectrum(run)[::thin] for name, run in kept.items()},
+        spectra={name: power_spectrum(run)[::thin] for name, run in kept.items()} if in_order else {},
     )

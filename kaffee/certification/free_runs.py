@@ -19,7 +19,7 @@ LYAPUNOV_STEPS = 10_000
 
 
 class Distance(NamedTuple):
-    """From the held-out recording: D_stsp in nats (infinite if nothing overlaps), D_H between 0 and 1."""
+    """From the held-out recording: D_stsp in nats (infinite if nothing overlaps), D_H between 0 and 1 or unknown."""
 
     d_stsp: float
     d_h: float
@@ -56,9 +56,9 @@ class Exponents(NamedTuple):
     num_steps: int
 
 
-def compared(reference: Float[np.ndarray, "T N"], run: Float[np.ndarray, "T N"]) -> Distance:
-    """D_stsp by kernel densities, and D_H."""
-    return Distance(d_stsp_kernel(reference, run), d_hellinger(reference, run))
+def compared(reference: Float[np.ndarray, "T N"], run: Float[np.ndarray, "T N"], *, in_order: bool = True) -> Distance:
+    """D_stsp by kernel densities, and D_H if the rows of the reference follow each other."""
+    return Distance(d_stsp_kernel(reference, run), d_hellinger(reference, run) if in_order else float("nan"))
 
 
 def run_freely(
@@ -106,7 +106,7 @@ def divergence_test(
 
 
 def _spread(values: Float[np.ndarray, "T N"]) -> float:
-    return float(values.std(axis=0).mean())
+    return float(np.nanstd(values, axis=0).mean())
 
 
 def exponents_of(reconstruction: Reconstruction, states: Float[Array, "T M"]) -> Exponents:

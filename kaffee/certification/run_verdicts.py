@@ -38,7 +38,7 @@ def _run_verdict(axis: int, name: str, found: Agreement, run: Distance, left: in
         words = f"none of {runs.runs} free runs of {runs.steps} steps left the attractor"
     if trapped:
         words += f"; {trapped} of {runs.runs} are trapped in a small part of it"
-    if not np.isfinite(run.d_h):
+    if np.isnan(run.d_stsp):
         sentence = f"{words[0].upper()}{words[1:]}; so did the one that is compared with the held-out data."
         return Verdict(axis, name, "fail", None, rule, sentence)
     if found.linear is None or not found.num_pieces or not np.isfinite(found.linear.d_stsp):
@@ -48,11 +48,16 @@ def _run_verdict(axis: int, name: str, found: Agreement, run: Distance, left: in
     unit = _unit(found)
     excess = (run.d_stsp - found.floor.d_stsp) / unit
     chance = (found.floor_highest.d_stsp - found.floor.d_stsp) / unit
-    spectral, spectral_chance = run.d_h - found.floor.d_h, found.floor_highest.d_h - found.floor.d_h
-    parts = [status, graded(excess, OCCUPATION, chance), graded(spectral, SPECTRUM, spectral_chance)]
+    parts = [status, graded(excess, OCCUPATION, chance)]
+    if found.spectra:
+        spectral, spectral_chance = run.d_h - found.floor.d_h, found.floor_highest.d_h - found.floor.d_h
+        parts.append(graded(spectral, SPECTRUM, spectral_chance))
+        rhythm = f"D_H {run.d_h:.2f} (data against data {found.floor.d_h:.2f})"
+    else:
+        rhythm = "no spectrum, since the data have too many gaps for one"
     sentence = (
         f"D_stsp {run.d_stsp:.2f} (data against data {found.floor.d_stsp:.2f}, linear model "
-        f"{found.linear.d_stsp:.2f}), D_H {run.d_h:.2f} (data against data {found.floor.d_h:.2f}); {words}."
+        f"{found.linear.d_stsp:.2f}), {rhythm}; {words}."
     )
     return Verdict(axis, name, worst(parts), excess, rule, sentence)
 
@@ -73,7 +78,8 @@ def core_verdict(found: Agreement) -> Verdict:
         lambda_1, error = float(found.exponents.values[0]), float(found.exponents.errors[0])
         words.append(f"Its largest Lyapunov exponent is {lambda_1:.3g} ± {error:.2g} per unit of time.")
     if prior is not None and np.isfinite(prior.d_stsp):
-        words.append(f"The prior's core: D_stsp {prior.d_stsp:.2f}, D_H {prior.d_h:.2f}.")
+        rhythm = f", D_H {prior.d_h:.2f}" if found.spectra else ""
+        words.append(f"The prior's core: D_stsp {prior.d_stsp:.2f}{rhythm}.")
         if found.core.d_stsp - prior.d_stsp > OCCUPATION[0] * _unit(found):
             # A better likelihood bought with worse dynamics, the gap that the paper is about.
             status = worst([status, "warn"])

@@ -30,14 +30,15 @@ def longest_stretch(series: Series) -> Float[np.ndarray, "T N"]:
     return max(found, key=len, default=np.zeros((0, series.num_coordinates)))
 
 
-def pieces(series: Series, length: int) -> list[Float[np.ndarray, "T N"]]:
-    """Up to ten complete pieces of so many rows that do not overlap."""
+def pieces(series: Series, length: int, *, gaps: bool = False) -> list[Float[np.ndarray, "T N"]]:
+    """Up to ten pieces of so many rows that do not overlap: complete ones, or with gaps but half of each column."""
     found = [
         part[i : i + length]
         for values in series.recordings
-        for part in stretches(values)
+        for part in ([values] if gaps else stretches(values))
         for i in range(0, len(part) - length + 1, length)
     ]
+    found = [part for part in found if (np.isnan(part).mean(axis=0) <= 0.5).all()]
     return found[:: -(-len(found) // MAX_PIECES)] if found else []
 
 

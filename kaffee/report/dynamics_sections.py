@@ -50,8 +50,10 @@ def distances(agreement: Agreement) -> Table:
     return Table("Distance from the held-out recording", ("run", "d_stsp", "d_h"), rows, note=note)
 
 
-def spectra_section(agreement: Agreement) -> Section:
-    """Power spectra of the recording and of free runs, as D_H sees them."""
+def spectra_section(agreement: Agreement) -> Section | None:
+    """Power spectra of the recording and of free runs, as D_H sees them; None where gaps leave no spectrum."""
+    if not agreement.spectra:
+        return None
     panels = {
         column: [
             Curve(NAMES[name], agreement.frequencies[1:], power[1:, j]) for name, power in agreement.spectra.items()

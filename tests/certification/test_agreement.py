@@ -83,8 +83,31 @@ def test_a_constant_held_out_coordinate_is_left_out():
 
 
 def test_short_recordings_are_an_error():
-    with pytest.raises(DataError, match="share 100 rows; free runs are compared with at least 200"):
+    with pytest.raises(DataError, match="there are 100 rows without gaps; free runs are compared with at least 200"):
         agreement(right(), train_series(), series_of(simulated(100, 0)), **SMALL)
+
+
+def with_gaps(series, share=0.3):
+    rng = np.random.default_rng(0)
+    return series_of(*(np.where(rng.random(x.shape) < share, np.nan, x) for x in series.recordings))
+
+
+def test_with_many_gaps_complete_rows_are_compared():
+    """No stretch of 200 rows is left, but half of the rows are complete: they say where the system lives."""
+    train, test = with_gaps(train_series()), with_gaps(held_out_series())
+    assert len(longest_stretch(test)) < 200
+    found = agreement(right(), train, test, linear=right(), prior=right(), **SMALL)
+    assert 200 <= found.num_rows <= 2000
+    assert found.num_pieces >= 1
+    assert abs(found.stochastic.d_stsp - found.floor.d_stsp) < 0.1
+    assert np.isnan([found.stochastic.d_h, found.floor.d_h, found.at_rest.d_h]).all()
+    assert found.spectra == {}
+    assert np.isnan(found.runs["data"]).any()
+    verdict = stochastic_verdict(found)
+    assert verdict.status == "pass"
+    assert "no spectrum, since the data have too many gaps for one" in verdict.sentence
+    assert core_verdict(found).status == "fail"  # at rest
+    assert (found.divergence.trapped_core, found.divergence.trapped_stochastic) == (4, 0)
 
 
 def test_distances_of_identical_and_shifted_runs():
@@ -103,6 +126,8 @@ def test_stretches_and_pieces():
     assert [len(piece) for piece in pieces(series, 3)] == [3, 3, 3, 3]
     assert len(pieces(series_of(np.ones((100, 2))), 2)) == 10
     assert pieces(series, 7) == []
+    assert [len(piece) for piece in pieces(series, 5, gaps=True)] == [5, 5]
+    assert pieces(series_of(np.where(np.arange(20.0)[:, None] % 5 < 2, np.ones((20, 2)), np.nan)), 5, gaps=True) == []
     assert constant_columns(np.array([[1.0, 2.0], [1.0, 3.0]])).tolist() == [True, False]
 
 
@@ -110,7 +135,13 @@ def made(core, **changes):
     """An agreement of which only the core's numbers matter."""
     near, far = Distance(0.1, 0.05), Distance(1.1, 0.2)
     quiet = Divergence(20, 1000, 0, 0, 0, 0)
-    none = {"exponents": None, "shown": (), "runs": {}, "frequencies": np.zeros(0), "spectra": {}}
+    none = {
+        "exponents": None,
+        "shown": (),
+        "runs": {},
+        "frequencies": np.zeros(1),
+        "spectra": {"data": np.ones((1, 1))},
+    }
     blank = Agreement(500, ("x",), core, core, None, None, far, near, near, 3, far, quiet, **none)
     return replace(blank, **changes)
 
