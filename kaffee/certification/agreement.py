@@ -114,7 +114,7 @@ def agreement(
     rest = np.broadcast_to(reference.mean(axis=0), reference.shape)
     origins = reference[np.linspace(0, len(reference) - 1, runs).round().astype(int)]
     end = max(min(END_ROWS, len(reference), steps // 2), 1)
-    ends = np.array(pieces(train, end, gaps=not in_order)).reshape(-1, end, reference.shape[1])
+    ends = np.array(pieces(train, end, gaps=True)).reshape(-1, end, reference.shape[1])
     columns = np.flatnonzero(varying)[:MAX_SHOWN]
     every = {"data": drawn, "core": core, "stochastic": noisy}
     kept = {name: run[: len(drawn), columns] for name, run in every.items() if run is not None}

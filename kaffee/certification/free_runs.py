@@ -11,6 +11,7 @@ from kaffee.checkpoint import Reconstruction
 from kaffee.checks import CORE_SEED, TRANSIENT
 from kaffee.lyapunov import lyapunov_spectrum
 from kaffee.metrics import d_hellinger, d_stsp_kernel
+from kaffee.metrics.trapping import trapped
 from kaffee.rollout import core_key_of, free_run
 
 NUM_EXPONENTS = 10
@@ -92,21 +93,15 @@ def divergence_test(
     """
     model, scaler = reconstruction.model, reconstruction.scaler
     first = model.embed(jnp.asarray(scaler.transform(starts), model.dtype))
-    end, quietest = pieces.shape[1], min((_spread(scaler.transform(piece)) for piece in pieces), default=0.0)
+    end, data = pieces.shape[1], [scaler.transform(piece) for piece in pieces]
     found, noise = [], core_key_of(model.core, CORE_SEED)
     for key in (None, jax.random.key(seed)):
         run = free_run(model, first, end, key=key, core_key=noise, transient=num_steps - end)
         left, rest = np.asarray(run.diverged_at), np.asarray(run.observations, np.float64)[run.diverged_at == 0]
-        trapped = sum(_spread(x) < 0.5 * quietest for x in rest)
-        found.append(
-            (int((left > 0).sum()), int(left[left > 0].min(initial=num_steps)) if (left > 0).any() else 0, trapped)
-        )
-    (core, first_core, trapped), (noisy, first_noisy, noisy_trapped) = found
-    return Divergence(len(starts), num_steps, core, noisy, first_core, first_noisy, trapped, noisy_trapped)
-
-
-def _spread(values: Float[np.ndarray, "T N"]) -> float:
-    return float(np.nanstd(values, axis=0).mean())
+        first_left = int(left[left > 0].min()) if (left > 0).any() else 0
+        found.append((int((left > 0).sum()), first_left, int(trapped(rest, data).sum())))
+    both = [count for pair in zip(*found, strict=True) for count in pair]
+    return Divergence(len(starts), num_steps, *both)
 
 
 def exponents_of(reconstruction: Reconstruction, states: Float[Array, "T M"]) -> Exponents:

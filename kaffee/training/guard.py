@@ -15,14 +15,15 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from kaffee.data.series import Series
-from kaffee.data.stretches import complete_rows, constant_columns
+from kaffee.data.stretches import complete_rows, constant_columns, pieces
 from kaffee.metrics.geometry import d_stsp_kernel
+from kaffee.metrics.trapping import trapped
 from kaffee.rollout import core_key_of, free_run
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.update import GuardState, TrainState
 
-FACTOR, MARGIN = 2.0, 0.05
-"""A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from run to run."""
+FACTOR, MARGIN = 2.0, 0.03
+"""A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look."""
 
 
 class Guard(Protocol):
@@ -43,18 +44,21 @@ class Guard(Protocol):
 class FreeRunGuard:
     """The distance in state space of the core's free runs from the rows of a standardised series.
 
-        D = KL(rows || runs) - log(share of the runs that stay)
+        D = KL(rows || runs that stay) - log(share of the runs that stay)
 
-    is what KL gives if runs that diverge lie where no row does; see `kaffee.metrics.d_stsp_kernel`.
+    A run that diverges, or that is trapped in a small part of the attractor at its end, does not stay. D is what KL
+    gives if the others' rows lie where no row of the data does; see `kaffee.metrics.d_stsp_kernel`.
     """
 
-    RUNS, TRANSIENT, KEPT, ROWS, SEED = 20, 19_000, 1_000, 5_000, 0
+    RUNS, STEPS, KEPT, ROWS, SEED = 20, 20_000, 1_000, 5_000, 0
     LEAST_ROWS = 200
 
     def __init__(self, series: Series, every: int) -> None:
         self.every = every
         rows = complete_rows(series)
         varying = ~constant_columns(rows)
+        self._kept = min(self.KEPT, max(series.lengths))
+        self._pieces = pieces(series, self._kept, gaps=True)
         self._starts = rows[_spaced(len(rows), self.RUNS)]
         self._rows, self._varying = rows[_spaced(len(rows), self.ROWS)][:, varying], varying
 
@@ -65,15 +69,16 @@ class FreeRunGuard:
             return None
         return cls(series, every)
 
-    def runs(self, model: StateSpaceModel) -> Float[np.ndarray, "S T N"]:
-        """The ends of the core's free runs from rows of the series; those that diverge are left out."""
+    def runs_that_stay(self, model: StateSpaceModel) -> Float[np.ndarray, "S T N"]:
+        """The ends of those of RUNS free runs of the core that neither diverge nor get trapped."""
         starts = model.embed(jnp.asarray(self._starts, model.dtype))
         noise = core_key_of(model.core, self.SEED)
-        run = free_run(model, starts, self.KEPT, core_key=noise, transient=self.TRANSIENT)
-        return np.asarray(run.observations, np.float64)[np.asarray(run.diverged_at) == 0]
+        run = free_run(model, starts, self._kept, core_key=noise, transient=self.STEPS - self._kept)
+        ends = np.asarray(run.observations, np.float64)[np.asarray(run.diverged_at) == 0]
+        return ends[~trapped(ends, self._pieces)]
 
     def distance(self, model: StateSpaceModel) -> float:
-        runs = self.runs(model)
+        runs = self.runs_that_stay(model)
         if not len(runs):
             return float("inf")
         seen = runs.reshape(-1, runs.shape[-1])

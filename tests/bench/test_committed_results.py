@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.defaults import ARMS, CASES
 from kaffee.bench.recipe import load_recipe
 from kaffee.bench.store import ResultStore
 from kaffee.bench.summary import agreement, summarise
@@ -99,3 +100,15 @@ def test_the_tangent_proxy_orders_the_rows_as_g_tan_does_on_every_seed():
         for metric in ("g_tan", "proxy_tan", "proxy_tan_within", "proxy_tan_local"):
             first, second, third = (cell[metric] for cell in cells)
             assert first > second > third, (seed, metric)
+
+
+def test_no_core_of_the_suggested_settings_is_lost():
+    """`python -m benchmarks.defaults`: seven simulations, three seeds; the guard keeps every core on the attractor."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS / "defaults").glob("*.json")]
+    assert {(record["case"], record["seed"]) for record in records} == {(c, s) for c in CASES for s in range(3)}
+    arms = {arm: [record["arms"][arm] for record in records] for arm in ("prior", *ARMS)}
+    assert sum(cell["lost"] for cell in arms["guarded"]) == 0
+    assert sum(cell["lost"] for cell in arms["unguarded"]) > 0
+    for guarded, unguarded in zip(arms["guarded"], arms["unguarded"], strict=True):
+        assert 0.85 <= guarded["coverage_90"] <= 0.95
+        assert guarded["nll"] < unguarded["nll"] + 0.02

@@ -113,20 +113,20 @@ def circle(num_steps=800, noise=0.05):
     return clean + noise * np.random.default_rng(0).standard_normal(clean.shape)
 
 
-def rotor(growth):
-    """Turns by as much as `circle`, and grows by so much per step."""
+def rotor(growth, size=1.0):
+    """Turns by as much as `circle`, grows by so much per step, and starts so many times too large."""
     turn = growth * np.array([[np.cos(0.3), np.sin(0.3)], [-np.sin(0.3), np.cos(0.3)]])
     shell = Shell(jnp.full(2, -3.0), jnp.full(2, -3.0))
     core = Linear(jnp.asarray(turn, jnp.float32), jnp.zeros(2, jnp.float32))
-    return StateSpaceModel(core, shell, Projection(2, 2), jnp.eye(2))
+    return StateSpaceModel(core, shell, Projection(2, 2), size * jnp.eye(2))
 
 
 def test_the_distance_tells_the_right_dynamics_from_rest_and_divergence():
     guard = FreeRunGuard(Series.from_arrays(circle()), every=1)
     right, resting, leaving = (guard.distance(rotor(growth)) for growth in (1.0, 0.99, 1.01))
     assert abs(right) < 0.05
-    assert 1.0 < resting < np.inf
-    assert leaving == np.inf
+    assert resting == leaving == np.inf
+    assert 1.0 < guard.distance(rotor(1.0, size=2.0)) < np.inf
 
 
 def test_runs_that_diverge_count_as_lost():
@@ -134,7 +134,7 @@ def test_runs_that_diverge_count_as_lost():
     values = circle()
     values[:400] = 0.0
     guard = FreeRunGuard(Series.from_arrays([values[:400], values[400:]]), every=1)
-    assert len(guard.runs(rotor(1.01))) == 10
+    assert len(guard.runs_that_stay(rotor(1.01))) == 10
     stays = guard.distance(rotor(0.0))
     assert guard.distance(rotor(1.01)) == pytest.approx(stays + np.log(2.0), abs=1e-6)
 
@@ -146,7 +146,7 @@ def test_gaps_and_constant_columns_are_left_out():
     assert abs(guard.distance(rotor(1.0))) < 0.05
     flat = circle()
     flat[:, 1] = 2.0
-    assert np.isfinite(FreeRunGuard(Series.from_arrays(flat), every=1).distance(rotor(0.99)))
+    assert np.isfinite(FreeRunGuard(Series.from_arrays(flat), every=1).distance(rotor(1.0)))
 
 
 @pytest.mark.parametrize(
