@@ -113,12 +113,12 @@ def circle(num_steps=800, noise=0.05):
     return clean + noise * np.random.default_rng(0).standard_normal(clean.shape)
 
 
-def rotor(growth, size=1.0):
-    """Turns by as much as `circle`, grows by so much per step, and starts so many times too large."""
+def rotor(growth, centre=0.0):
+    """Turns by as much as `circle` and grows by so much per step, around a centre on the diagonal."""
     turn = growth * np.array([[np.cos(0.3), np.sin(0.3)], [-np.sin(0.3), np.cos(0.3)]])
     shell = Shell(jnp.full(2, -3.0), jnp.full(2, -3.0))
-    core = Linear(jnp.asarray(turn, jnp.float32), jnp.zeros(2, jnp.float32))
-    return StateSpaceModel(core, shell, Projection(2, 2), size * jnp.eye(2))
+    core = Linear(jnp.asarray(turn, jnp.float32), jnp.asarray((np.eye(2) - turn) @ [centre, centre], jnp.float32))
+    return StateSpaceModel(core, shell, Projection(2, 2), jnp.eye(2))
 
 
 def test_the_distance_tells_the_right_dynamics_from_rest_and_divergence():
@@ -126,7 +126,7 @@ def test_the_distance_tells_the_right_dynamics_from_rest_and_divergence():
     right, resting, leaving = (guard.distance(rotor(growth)) for growth in (1.0, 0.99, 1.01))
     assert abs(right) < 0.05
     assert resting == leaving == np.inf
-    assert 1.0 < guard.distance(rotor(1.0, size=2.0)) < np.inf
+    assert 1.0 < guard.distance(rotor(1.0, centre=3.0)) < np.inf
 
 
 def test_runs_that_diverge_count_as_lost():
