@@ -21,6 +21,7 @@ from kaffee.provenance import machine, versions
 from kaffee.suggestion import settings_for
 
 MISSING, BLOCK = 0.3, 0.05
+MODELS = ("core", "stochastic", "prior_core", "prior_stochastic", "linear", "floor", "at_rest")
 HALF_WIDTH = 1.6448536269514722
 OUTPUT = Path(__file__).parent.parent / "results" / "recordings"
 
@@ -68,7 +69,7 @@ def fitted(series: Series, seed: int) -> tuple[Fit, dict[str, Any]]:
     stored = certificate.to_dict()
     kept = {name: stored[name] for name in ("axes", "verdicts", "scores", "missing")}
     if stored["agreement"] is not None:
-        kept["free_runs"] = {k: v for k, v in stored["agreement"].items() if isinstance(v, dict) and "d_h" in v}
+        kept["free_runs"] = {k: v for k, v in stored["agreement"].items() if k in MODELS}
     facts = {"fit_seconds": seconds, "all_seconds": time.perf_counter() - began, "checks": checks, "certificate": kept}
     return found, facts
 

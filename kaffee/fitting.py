@@ -128,7 +128,7 @@ def fit(
             method.trainable_parts,
             ada.optimiser,
             ada.schedule.num_updates,
-            guarded=guard_of(standard, method.trainable_parts, ada) is not None,
+            guarded=guard_of(standard, method, ada) is not None,
         ),
         lambda **kwargs: adapt(
             start,

@@ -1,22 +1,27 @@
 """Free runs of a surrogate: their distance from a recording, whether they diverge, their Lyapunov exponents."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from kaffee.certification.references import Reference
 from kaffee.checkpoint import Reconstruction
-from kaffee.checks import CORE_SEED, TRANSIENT
+from kaffee.checks import CORE_SEED
 from kaffee.lyapunov import lyapunov_spectrum
 from kaffee.metrics import d_hellinger, d_stsp_kernel
 from kaffee.metrics.trapping import trapped
 from kaffee.rollout import core_key_of, free_run
 
 NUM_EXPONENTS = 10
-# Enough for standard errors, whatever the length of the recording.
-LYAPUNOV_STEPS = 10_000
+# Of every run for its exponents, and how many runs: enough for standard errors, whatever the length of the recording.
+LYAPUNOV_STEPS, LYAPUNOV_RUNS = 2_500, 8
+MIN_KEPT = 1_000
+# A density gains little from more, and there are a hundred runs.
+MAX_DENSITY_ROWS = 5_000
 
 
 class Distance(NamedTuple):
@@ -26,28 +31,41 @@ class Distance(NamedTuple):
     d_h: float
 
 
-class Divergence(NamedTuple):
-    """Of many long free runs.
+class Runs(NamedTuple):
+    """The ends of long free runs from held-out rows; those that diverged are left out of the arrays.
 
     Attributes:
-        core, stochastic: How many of `runs` left the attractor within `steps`, with the shell off and on.
-        first_core, first_stochastic: The earliest step at which one did; 0: none.
-        trapped_core, trapped_stochastic: How many of them rest or circle in a small part of the attractor at their end:
-            the rest varies less than half as much as the quietest piece of the data that is as long.
+        observations: In data units.
+        states: Latent ones.
+        diverged_at: Of all runs; 0 for those that did not.
     """
 
-    runs: int
-    steps: int
-    core: int
-    stochastic: int
-    first_core: int
-    first_stochastic: int
-    trapped_core: int = 0
-    trapped_stochastic: int = 0
+    observations: Float[np.ndarray, "S T N"]
+    states: Float[Array, "S T M"]
+    diverged_at: Int[np.ndarray, " R"]
+
+
+class Watched(NamedTuple):
+    """What became of many free runs of one model.
+
+    Attributes:
+        typical: The median distance of those that did not diverge; NaN if all did.
+        lowest, highest: D_stsp of the best and of the worst of them.
+        diverged: How many left the attractor.
+        first: The earliest step at which one did; 0: none.
+        trapped: How many stay in a part of it (`kaffee.metrics.trapping`).
+    """
+
+    typical: Distance
+    lowest: float
+    highest: float
+    diverged: int
+    first: int
+    trapped: int
 
 
 class Exponents(NamedTuple):
-    """Lyapunov exponents of the core along its free run, per unit of time, with standard errors."""
+    """Lyapunov exponents of the core along its free runs, per unit of time: means over runs and standard errors."""
 
     values: Float[np.ndarray, " K"]
     errors: Float[np.ndarray, " K"]
@@ -57,63 +75,71 @@ class Exponents(NamedTuple):
     num_steps: int
 
 
-def compared(reference: Float[np.ndarray, "T N"], run: Float[np.ndarray, "T N"], *, in_order: bool = True) -> Distance:
-    """D_stsp by kernel densities, and D_H if the rows of the reference follow each other."""
-    return Distance(d_stsp_kernel(reference, run), d_hellinger(reference, run) if in_order else float("nan"))
+def distances(reference: Reference, runs: list[Float[np.ndarray, "T N"]]) -> list[Distance]:
+    """D_stsp of each run by kernel densities, and D_H if the rows of the reference follow each other."""
+    rows = reference.rows
+    kept = [run[: len(rows)] for run in runs]
+    spectral = [d_hellinger(rows, run) if reference.in_order else float("nan") for run in kept]
+    thin = -(-len(rows) // MAX_DENSITY_ROWS)
+    occupied = d_stsp_kernel(rows[::thin], [run[::thin] for run in kept])
+    return [Distance(float(d), h) for d, h in zip(occupied, spectral, strict=True)]
 
 
 def run_freely(
-    reconstruction: Reconstruction, start: Float[np.ndarray, " N"], num_steps: int, seed: int | None
-) -> tuple[Float[np.ndarray, "T N"] | None, Float[Array, "T M"]]:
-    """A free run after a transient, in data units; None if it diverged. With a seed the shell is on.
+    reconstruction: Reconstruction, starts: Float[np.ndarray, "R N"], num_steps: int, kept: int, seed: int | None
+) -> Runs:
+    """Long free runs from observations in data units. With a seed the shell is on.
 
     Noise inside the core is drawn from CORE_SEED either way.
     """
     model, scaler = reconstruction.model, reconstruction.scaler
-    first = model.embed(jnp.asarray(scaler.transform(start), model.dtype)[None])
-    key = None if seed is None else jax.random.key(seed)
-    run = free_run(model, first, num_steps, key=key, core_key=core_key_of(model.core, CORE_SEED), transient=TRANSIENT)
-    if int(run.diverged_at[0]):
-        return None, run.states[0]
-    return scaler.inverse(np.asarray(run.observations[0], np.float64)), run.states[0]
-
-
-def divergence_test(
-    reconstruction: Reconstruction,
-    starts: Float[np.ndarray, "S N"],
-    num_steps: int,
-    *,
-    pieces: Float[np.ndarray, "P T N"],
-    seed: int,
-) -> Divergence:
-    """Watch free runs from many observations, in data units.
-
-    Args:
-        pieces: Of data, as long as the ends of runs that are looked at; may be none.
-    """
-    model, scaler = reconstruction.model, reconstruction.scaler
     first = model.embed(jnp.asarray(scaler.transform(starts), model.dtype))
-    end, data = pieces.shape[1], [scaler.transform(piece) for piece in pieces]
-    found, noise = [], core_key_of(model.core, CORE_SEED)
-    for key in (None, jax.random.key(seed)):
-        run = free_run(model, first, end, key=key, core_key=noise, transient=num_steps - end)
-        left, rest = np.asarray(run.diverged_at), np.asarray(run.observations, np.float64)[run.diverged_at == 0]
-        first_left = int(left[left > 0].min()) if (left > 0).any() else 0
-        found.append((int((left > 0).sum()), first_left, int(trapped(rest, data).sum())))
-    both = [count for pair in zip(*found, strict=True) for count in pair]
-    return Divergence(len(starts), num_steps, *both)
+    key = None if seed is None else jax.random.key(seed)
+    noise = core_key_of(model.core, CORE_SEED)
+    run = free_run(model, first, kept, key=key, core_key=noise, transient=num_steps - kept)
+    diverged_at = np.asarray(run.diverged_at)
+    stays = diverged_at == 0
+    return Runs(scaler.inverse(np.asarray(run.observations, np.float64)[stays]), run.states[stays], diverged_at)
 
 
-def exponents_of(reconstruction: Reconstruction, states: Float[Array, "T M"]) -> Exponents:
-    """The leading exponents of the core along states of its free run."""
+def watched(runs: Runs, each: list[Distance], pieces: list[Distance]) -> Watched:
+    """The summary of runs whose distances are known, beside those of pieces of data."""
+    left = runs.diverged_at[runs.diverged_at > 0]
+    d = np.array([distance.d_stsp for distance in each])
+    typical = Distance(*np.median(np.array(each), axis=0).tolist()) if each else Distance(float("nan"), float("nan"))
+    return Watched(
+        typical=typical,
+        lowest=float(min(d, default=np.nan)),
+        highest=float(max(d, default=np.nan)),
+        diverged=len(left),
+        first=int(min(left, default=0)),
+        trapped=int(trapped(d, np.array([piece.d_stsp for piece in pieces])).sum()),
+    )
+
+
+def exponents_of(reconstruction: Reconstruction, states: Float[Array, "S T M"]) -> Exponents | None:
+    """The leading exponents of the core along some of its free runs; None if all diverged.
+
+    The standard errors are those of the mean over runs, so that runs that settle in different places show in them.
+    """
+    if not len(states):
+        return None
     model = reconstruction.model
     count = min(NUM_EXPONENTS, model.latent_dim)
-    found = lyapunov_spectrum(model.core.exact(), states, num_exponents=count, dt=reconstruction.dt)
+    chosen = states[np.linspace(0, len(states) - 1, min(LYAPUNOV_RUNS, len(states))).round().astype(int)]
+    core = model.core.exact()
+    found = [lyapunov_spectrum(core, run[:LYAPUNOV_STEPS], num_exponents=count, dt=reconstruction.dt) for run in chosen]
+    every = np.array([spectrum.exponents for spectrum in found])
+    several = len(found) > 1
+    mean = every.mean(axis=0)
+    scatter = every.std(axis=0, ddof=1) / np.sqrt(len(found)) if several else found[0].standard_errors
+    sums = np.array([spectrum.sum_positive for spectrum in found])
+    pooled = replace(found[0], exponents=mean)
     return Exponents(
-        values=found.exponents,
-        errors=found.standard_errors,
-        sum_positive=found.sum_positive,
-        sum_positive_error=found.sum_positive_error,
-        kaplan_yorke=found.kaplan_yorke_dimension,
-        num_steps=found.num_steps,
+        values=mean,
+        errors=scatter,
+        sum_positive=pooled.sum_positive,
+        sum_positive_error=float(sums.std(ddof=1) / np.sqrt(len(sums))) if several else found[0].sum_positive_error,
+        kaplan_yorke=pooled.kaplan_yorke_dimension,
+        num_steps=sum(spectrum.num_steps for spectrum in found),
     )

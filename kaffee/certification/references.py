@@ -11,7 +11,7 @@ from kaffee.errors import DataError
 
 MIN_ROWS = 200
 """Of a reference: a density and a spectrum of fewer rows say little."""
-MAX_ROWS = 20_000
+MAX_ROWS = 10_000
 
 
 class Reference(NamedTuple):

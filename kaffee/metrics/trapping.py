@@ -1,25 +1,18 @@
-"""Free runs that rest, or circle in a small part of the attractor: core collapse, seen without the true system."""
-
-from collections.abc import Iterable
+"""Free runs that stay in a part of the attractor: core collapse, seen without the true system."""
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-TRAPPED = 0.5
-"""A run is trapped if it varies by less than this share of the quietest piece of data that is as long."""
 
+def trapped(distances: Float[np.ndarray, " S"], pieces: Float[np.ndarray, " P"]) -> Bool[np.ndarray, " S"]:
+    """Which runs do not cover what the data cover, by their own D_stsp and that of pieces of data of the same length.
 
-def spread(values: Float[np.ndarray, "T N"]) -> float:
-    """The standard deviation, averaged over coordinates; missing values do not count."""
-    return float(np.nanstd(values, axis=0).mean())
+        D_i > 1 + 2 max_p D_p
 
+    A run at rest, on a small cycle or on one wing of two is several nats away. Pieces of a slow system are far from
+    each other as well, and then more is forgiven.
 
-def trapped(runs: Float[np.ndarray, "S T N"], pieces: Iterable[Float[np.ndarray, "T N"]]) -> Bool[np.ndarray, " S"]:
-    """Which runs are, beside pieces of data in the same units; none where there is nothing to compare with.
-
-    >>> wave = np.sin(np.arange(60.0)).reshape(3, 20, 1)
-    >>> trapped(wave * np.array([1.0, 0.6, 0.1])[:, None, None], wave).tolist()
+    >>> trapped(np.array([0.1, 0.9, 4.0]), np.array([0.05, 0.1])).tolist()
     [False, False, True]
     """
-    quietest = min(map(spread, pieces), default=0.0)
-    return np.array([spread(run) < TRAPPED * quietest for run in runs], bool)
+    return distances > 1.0 + 2.0 * max(pieces, default=0.0)

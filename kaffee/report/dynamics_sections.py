@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.certification.agreement import Agreement
-from kaffee.certification.free_runs import Distance
+from kaffee.certification.free_runs import Watched
 from kaffee.report.html import Section
 from kaffee.report.interactive import Attractor, Axis, Curve, Plot, estimates
 from kaffee.tables import Table
@@ -16,7 +16,7 @@ NAMES = {"data": "data", "core": "kaffee core", "stochastic": "kaffee with noise
 
 def attractor_section(agreement: Agreement, truth: Float[np.ndarray, "T N"] | None = None) -> Section:
     """The held-out recording and free runs in state space."""
-    runs = {NAMES[name]: run for name, run in agreement.runs.items()}
+    runs = {NAMES[name]: run for name, run in agreement.drawn.items()}
     columns = list(agreement.shown)
     if truth is not None and truth.shape[1] == len(columns):
         runs = {"truth": truth[: agreement.num_rows], **runs}
@@ -31,23 +31,27 @@ def attractor_section(agreement: Agreement, truth: Float[np.ndarray, "T N"] | No
 
 def distances(agreement: Agreement) -> Table:
     """Distances of free runs from the held-out recording, between a perfect model's and a dead one's."""
-    known: list[tuple[str, Distance | None]] = [
+    models: list[tuple[str, Watched | None]] = [
         ("kaffee core", agreement.core),
         ("kaffee with noise", agreement.stochastic),
         ("prior core", agreement.prior_core),
         ("prior with noise", agreement.prior_stochastic),
         ("linear model with noise", agreement.linear),
-        ("training data (floor)", agreement.floor),
-        ("at rest (collapse)", agreement.at_rest),
     ]
-    rows: list[list[Any]] = [[name, found.d_stsp, found.d_h] for name, found in known if found is not None]
-    watched = agreement.divergence
+    rows: list[list[Any]] = [
+        [name, run.typical.d_stsp, run.lowest, run.highest, run.typical.d_h, run.diverged, run.trapped]
+        for name, run in models
+        if run is not None
+    ]
+    pieces, worst, rest = agreement.floor, agreement.floor_highest, agreement.at_rest
+    rows.append(["training data (floor)", pieces.d_stsp, None, worst.d_stsp, pieces.d_h, None, None])
+    rows.append(["at rest (collapse)", rest.d_stsp, None, None, rest.d_h, None, None])
     note = (
-        f"Against {agreement.num_rows} held-out rows. Divergence test: {watched.core} of {watched.runs} runs of the "
-        f"core and {watched.stochastic} with noise left the attractor within {watched.steps} steps; "
-        f"{watched.trapped_core} and {watched.trapped_stochastic} were trapped in a small part of it."
+        f"Medians over {agreement.runs} free runs of {agreement.steps} steps, whose ends are compared with "
+        f"{agreement.num_rows} held-out rows. Diverged: left the attractor. Trapped: stay in a part of it."
     )
-    return Table("Distance from the held-out recording", ("run", "d_stsp", "d_h"), rows, note=note)
+    columns = ("run", "d_stsp", "lowest", "highest", "d_h", "diverged", "trapped")
+    return Table("Distance from the held-out recording", columns, rows, note=note)
 
 
 def spectra_section(agreement: Agreement) -> Section | None:

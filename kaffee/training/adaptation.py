@@ -128,9 +128,18 @@ def nll_objective(
     )
 
 
-def guard_of(series: Series, parts: tuple[str, ...], settings: Adaptation) -> FreeRunGuard | None:
+def guard_of(series: Series, method: Method, settings: Adaptation) -> FreeRunGuard | None:
     """Who looks after the core while it trains on a standardised series, if anybody can and shall."""
-    return FreeRunGuard.of(series, settings.guard) if "core" in parts else None
+    if settings.guard is None or not method.train_core or not FreeRunGuard.possible(series):
+        return None
+    return FreeRunGuard(series, settings.guard, lambda model: finished(model, series, method, settings))
+
+
+def finished(model: StateSpaceModel, series: Series, method: Method, settings: Adaptation) -> StateSpaceModel:
+    """The trained model as it is used: confined, if it shall be."""
+    if settings.confine is None:
+        return model
+    return confined(model, series, method.filter, margin=settings.confine)
 
 
 def adapt(
@@ -161,7 +170,7 @@ def adapt(
         schedule=settings.schedule,
         seed=seed,
         watcher=watcher,
-        guard=guard_of(series, parts, settings),
+        guard=guard_of(series, method, settings) if "core" in parts else None,
         save=save,
         **resume,
     )
@@ -176,6 +185,4 @@ def adapt(
             seed=seed + 1,
         )
         trained = replace(trained, model=calibrated.model)
-    if settings.confine is None:
-        return trained
-    return replace(trained, model=confined(trained.model, series, method.filter, margin=settings.confine))
+    return replace(trained, model=finished(trained.model, series, method, settings))

@@ -6,6 +6,7 @@ cost in likelihood. The guard looks every so many updates, and returns to the pa
 runs have become worse; the schedule of learning rates goes on, so that later steps from there are smaller.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import equinox as eqx
@@ -46,44 +47,52 @@ class FreeRunGuard:
 
         D = KL(rows || runs that stay) - log(share of the runs that stay)
 
-    A run that diverges, or that is trapped in a small part of the attractor at its end, does not stay. D is what KL
-    gives if the others' rows lie where no row of the data does; see `kaffee.metrics.d_stsp_kernel`.
+    A run that diverges, or that is trapped in a part of the attractor at its end, does not stay. D is what KL gives if
+    the rows of such runs lie where no row of the data does; see `kaffee.metrics.d_stsp_kernel`.
+
+    Args:
+        finish: What becomes of a model when training ends; its core is looked at like that.
     """
 
     RUNS, STEPS, KEPT, ROWS, SEED = 20, 20_000, 1_000, 5_000, 0
     LEAST_ROWS = 200
 
-    def __init__(self, series: Series, every: int) -> None:
-        self.every = every
+    def __init__(
+        self, series: Series, every: int, finish: Callable[[StateSpaceModel], StateSpaceModel] = lambda model: model
+    ) -> None:
+        self.every, self._finish = every, finish
         rows = complete_rows(series)
-        varying = ~constant_columns(rows)
+        self._varying = ~constant_columns(rows)
         self._kept = min(self.KEPT, max(series.lengths))
-        self._pieces = pieces(series, self._kept, gaps=True)
         self._starts = rows[_spaced(len(rows), self.RUNS)]
-        self._rows, self._varying = rows[_spaced(len(rows), self.ROWS)][:, varying], varying
+        self._rows = rows[_spaced(len(rows), self.ROWS)][:, self._varying]
+        self._data = self._each([x[~np.isnan(x).any(axis=1)] for x in pieces(series, self._kept, gaps=True)])
 
     @classmethod
-    def of(cls, series: Series, every: int | None) -> "FreeRunGuard | None":
-        """None if nobody wants one, or if the series has too few complete rows or none that vary."""
-        if every is None or len(rows := complete_rows(series)) < cls.LEAST_ROWS or constant_columns(rows).all():
-            return None
-        return cls(series, every)
+    def possible(cls, series: Series) -> bool:
+        """Whether a series has enough complete rows, and any that vary."""
+        rows = complete_rows(series)
+        return len(rows) >= cls.LEAST_ROWS and not constant_columns(rows).all()
+
+    def _each(self, runs: Sequence[Float[np.ndarray, "T N"]]) -> Float[np.ndarray, " S"]:
+        return d_stsp_kernel(self._rows, [run[:, self._varying] for run in runs])
 
     def runs_that_stay(self, model: StateSpaceModel) -> Float[np.ndarray, "S T N"]:
         """The ends of those of RUNS free runs of the core that neither diverge nor get trapped."""
+        model = self._finish(model)
         starts = model.embed(jnp.asarray(self._starts, model.dtype))
         noise = core_key_of(model.core, self.SEED)
         run = free_run(model, starts, self._kept, core_key=noise, transient=self.STEPS - self._kept)
         ends = np.asarray(run.observations, np.float64)[np.asarray(run.diverged_at) == 0]
-        return ends[~trapped(ends, self._pieces)]
+        return ends[~trapped(self._each(ends), self._data)]
 
     def distance(self, model: StateSpaceModel) -> float:
         runs = self.runs_that_stay(model)
         if not len(runs):
             return float("inf")
         seen = runs.reshape(-1, runs.shape[-1])
-        seen = seen[_spaced(len(seen), self.ROWS)][:, self._varying]
-        return d_stsp_kernel(self._rows, seen) - float(np.log(len(runs) / len(self._starts)))
+        seen = seen[_spaced(len(seen), self.ROWS)]
+        return float(self._each([seen])[0]) - float(np.log(len(runs) / len(self._starts)))
 
 
 def _spaced(length: int, count: int) -> np.ndarray:
@@ -95,7 +104,7 @@ def checked(guard: Guard, model: StateSpaceModel, state: TrainState, kept: Train
     memory = state.guard
     assert memory is not None
     best, distance = float(memory.best), guard.distance(model)
-    worse = distance > FACTOR * best + MARGIN
+    worse = not distance <= FACTOR * best + MARGIN
     if worse:
         state = go_back(state, kept)
     new = GuardState(jnp.asarray(np.fmin(best, distance), memory.best.dtype), memory.sent_back + int(worse))

@@ -8,7 +8,8 @@ import pytest
 from certification.problems import A, held_out_series, linear_model, reconstruct, series_of, simulated, train_series
 from certification.problems import true_reconstruction as right
 from kaffee.certification.agreement import Agreement, agreement
-from kaffee.certification.free_runs import Distance, Divergence, compared
+from kaffee.certification.free_runs import Distance, Watched, distances
+from kaffee.certification.references import Reference
 from kaffee.certification.run_verdicts import core_verdict, stochastic_verdict
 from kaffee.data.stretches import constant_columns, longest_stretch, pieces, stretches
 from kaffee.errors import DataError
@@ -25,22 +26,24 @@ def found():
 def test_the_true_stochastic_run_is_as_close_as_other_data(found):
     assert found.num_rows == 1500  # no more than the longest training recording
     assert found.num_pieces == 1
-    assert abs(found.stochastic.d_stsp - found.floor.d_stsp) < 0.1
-    assert abs(found.stochastic.d_h - found.floor.d_h) < 0.05
+    assert abs(found.stochastic.typical.d_stsp - found.floor.d_stsp) < 0.1
+    assert abs(found.stochastic.typical.d_h - found.floor.d_h) < 0.05
+    assert found.stochastic.lowest < found.stochastic.typical.d_stsp < found.stochastic.highest
     assert found.linear == found.stochastic == found.prior_stochastic
+    assert found.core == found.prior_core
     assert stochastic_verdict(found).status == "pass"
 
 
 def test_a_core_at_rest_fails(found):
     """A stable linear core without noise comes to rest: the collapse that certification must see."""
-    assert found.core.d_stsp > 10 * found.stochastic.d_stsp
-    assert found.core.d_h == found.at_rest.d_h == 1.0
-    assert found.core.d_stsp == pytest.approx(found.at_rest.d_stsp, rel=0.2)
+    assert found.core.typical.d_stsp > 10 * found.stochastic.typical.d_stsp
+    assert found.core.typical.d_h == found.at_rest.d_h == 1.0
+    assert found.core.typical.d_stsp == pytest.approx(found.at_rest.d_stsp, rel=0.2)
     verdict = core_verdict(found)
     assert verdict.status == "fail"
     assert "Lyapunov exponent is -0." in verdict.sentence
-    assert (found.divergence.trapped_core, found.divergence.trapped_stochastic) == (4, 0)
-    assert "4 of 4 are trapped in a small part of it" in verdict.sentence
+    assert (found.core.trapped, found.stochastic.trapped) == (4, 0)
+    assert "none of 4 free runs of 2500 steps left the attractor; 4 stay in a part of it" in verdict.sentence
 
 
 def test_exponents_are_those_of_the_matrix(found):
@@ -52,9 +55,9 @@ def test_exponents_are_those_of_the_matrix(found):
 
 
 def test_figures_are_small_and_in_data_units(found):
-    assert set(found.runs) == {"data", "core", "stochastic"}
-    assert found.runs["data"].shape == (1500, 2)
-    assert abs(found.runs["stochastic"].mean(axis=0)[1] + 200) < 40
+    assert set(found.drawn) == {"data", "core", "stochastic"}
+    assert found.drawn["data"].shape == found.drawn["core"].shape == (1500, 2)
+    assert abs(found.drawn["stochastic"].mean(axis=0)[1] + 200) < 40
     assert len(found.frequencies) == len(found.spectra["data"]) <= 400
     assert found.frequencies[-1] <= 1.0  # Nyquist of a step of 0.5
 
@@ -62,10 +65,11 @@ def test_figures_are_small_and_in_data_units(found):
 def test_a_diverging_core_is_a_verdict():
     away = reconstruct(linear_model(1.2 * A))
     found = agreement(away, train_series(), held_out_series(), linear=right(), **SMALL)
-    assert found.divergence.core == found.divergence.stochastic == 4
-    assert 0 < found.divergence.first_core < 500
+    assert found.core.diverged == found.stochastic.diverged == 4
+    assert 0 < found.core.first < 2500
     assert found.exponents is None
-    assert np.isnan(found.core.d_stsp)
+    assert np.isnan(found.core.typical.d_stsp)
+    assert set(found.drawn) == {"data"}
     for verdict in (core_verdict(found), stochastic_verdict(found)):
         assert verdict.status == "fail"
         assert "4 of 4 free runs" in verdict.sentence
@@ -99,22 +103,23 @@ def test_with_many_gaps_complete_rows_are_compared():
     found = agreement(right(), train, test, linear=right(), prior=right(), **SMALL)
     assert 200 <= found.num_rows <= 2000
     assert found.num_pieces >= 1
-    assert abs(found.stochastic.d_stsp - found.floor.d_stsp) < 0.1
-    assert np.isnan([found.stochastic.d_h, found.floor.d_h, found.at_rest.d_h]).all()
+    assert abs(found.stochastic.typical.d_stsp - found.floor.d_stsp) < 0.1
+    assert np.isnan([found.stochastic.typical.d_h, found.floor.d_h, found.at_rest.d_h]).all()
     assert found.spectra == {}
-    assert np.isnan(found.runs["data"]).any()
+    assert np.isnan(found.drawn["data"]).any()
     verdict = stochastic_verdict(found)
     assert verdict.status == "pass"
     assert "no spectrum, since the data have too many gaps for one" in verdict.sentence
     assert core_verdict(found).status == "fail"  # at rest
-    assert (found.divergence.trapped_core, found.divergence.trapped_stochastic) == (4, 0)
+    assert (found.core.trapped, found.stochastic.trapped) == (4, 0)
 
 
 def test_distances_of_identical_and_shifted_runs():
     x = np.random.default_rng(0).standard_normal((500, 2))
-    assert compared(x, x) == Distance(0.0, pytest.approx(0.0, abs=1e-7))
-    assert compared(x, x + 3.0).d_stsp > 2.0
-    assert compared(x, np.full_like(x, np.nan)).d_stsp == np.inf
+    same, shifted, lost = distances(Reference(x, [], True, x), [x, x + 3.0, np.full_like(x, np.nan)])
+    assert same == Distance(0.0, pytest.approx(0.0, abs=1e-7))
+    assert shifted.d_stsp > 2.0
+    assert lost.d_stsp == np.inf
 
 
 def test_stretches_and_pieces():
@@ -131,37 +136,47 @@ def test_stretches_and_pieces():
     assert constant_columns(np.array([[1.0, 2.0], [1.0, 3.0]])).tolist() == [True, False]
 
 
+def run_of(d_stsp, d_h, *, diverged=0, trapped=0):
+    return Watched(Distance(d_stsp, d_h), d_stsp, d_stsp, diverged, 9 if diverged else 0, trapped)
+
+
 def made(core, **changes):
     """An agreement of which only the core's numbers matter."""
-    near, far = Distance(0.1, 0.05), Distance(1.1, 0.2)
-    quiet = Divergence(20, 1000, 0, 0, 0, 0)
-    none = {
-        "exponents": None,
-        "shown": (),
-        "runs": {},
-        "frequencies": np.zeros(1),
-        "spectra": {"data": np.ones((1, 1))},
-    }
-    blank = Agreement(500, ("x",), core, core, None, None, far, near, near, 3, far, quiet, **none)
+    near, far = Distance(0.1, 0.05), run_of(1.1, 0.2)
+    spectra = {"frequencies": np.zeros(1), "spectra": {"data": np.ones((1, 1))}}
+    blank = Agreement(
+        *(500, 20, 1000, ("x",)),
+        *(core, core, None, None, far, near, near, 3, far.typical),
+        *(None, (), {}),
+        **spectra,
+    )
     return replace(blank, **changes)
 
 
 @pytest.mark.parametrize(
     ("core", "changes", "status"),
     [
-        (Distance(0.5, 0.1), {}, "pass"),
-        (Distance(0.8, 0.1), {}, "warn"),
-        (Distance(1.3, 0.1), {}, "fail"),
-        (Distance(0.1, 0.25), {}, "warn"),
-        (Distance(0.1, 0.5), {}, "fail"),
-        (Distance(0.1, 0.1), {"divergence": Divergence(20, 1000, 2, 0, 9, 0)}, "warn"),
-        (Distance(0.1, 0.1), {"divergence": Divergence(20, 1000, 3, 0, 9, 0)}, "fail"),
-        (Distance(0.1, 0.1), {"divergence": Divergence(20, 1000, 1, 0, 9, 0, 1, 0)}, "warn"),
-        (Distance(0.1, 0.1), {"divergence": Divergence(20, 1000, 0, 0, 0, 0, 12, 0)}, "fail"),
-        (Distance(np.nan, np.nan), {}, "fail"),
-        (Distance(0.1, 0.1), {"linear": None}, "unknown"),
-        (Distance(0.7, 0.1), {"prior_core": Distance(0.1, 0.1)}, "warn"),
+        (run_of(0.5, 0.1), {}, "pass"),
+        (run_of(0.8, 0.1), {}, "warn"),
+        (run_of(1.3, 0.1), {}, "fail"),
+        (run_of(0.1, 0.25), {}, "warn"),
+        (run_of(0.1, 0.5), {}, "fail"),
+        (run_of(0.1, 0.1, diverged=2), {}, "warn"),
+        (run_of(0.1, 0.1, diverged=3), {}, "fail"),
+        (run_of(0.1, 0.1, diverged=1, trapped=1), {}, "warn"),
+        (run_of(0.1, 0.1, trapped=12), {}, "fail"),
+        (run_of(np.nan, np.nan, diverged=20), {}, "fail"),
+        (run_of(0.1, 0.1), {"linear": None}, "unknown"),
+        (run_of(0.7, 0.1), {"prior_core": run_of(0.1, 0.1)}, "warn"),
+        (run_of(1.3, 0.1), {"floor_highest": Distance(50.0, 0.9)}, "fail"),
+        (run_of(0.9, 0.1), {"floor_highest": Distance(50.0, 0.9)}, "pass"),
     ],
 )
 def test_core_verdicts(core, changes, status):
     assert core_verdict(made(core, **changes)).status == status
+
+
+def test_a_verdict_says_its_limits():
+    sentence = core_verdict(made(run_of(0.5, 0.1))).sentence
+    assert "D_stsp 0.50, over runs 0.50 to 0.50 (data against data 0.10, linear model 1.10, limit 0.60)" in sentence
+    assert "D_H 0.10 (data against data 0.05, limit 0.15)" in sentence

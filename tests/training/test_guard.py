@@ -126,7 +126,7 @@ def test_the_distance_tells_the_right_dynamics_from_rest_and_divergence():
     right, resting, leaving = (guard.distance(rotor(growth)) for growth in (1.0, 0.99, 1.01))
     assert abs(right) < 0.05
     assert resting == leaving == np.inf
-    assert 1.0 < guard.distance(rotor(1.0, centre=3.0)) < np.inf
+    assert 0.1 < guard.distance(rotor(1.0, centre=0.3)) < np.inf
 
 
 def test_runs_that_diverge_count_as_lost():
@@ -150,18 +150,18 @@ def test_gaps_and_constant_columns_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("series", "parts", "every", "exists"),
+    ("series", "method", "every", "exists"),
     [
-        (circle(), KAFFEE.trainable_parts, 250, True),
-        (circle(), KAFFEE.trainable_parts, None, False),
-        (circle(), FROZEN_CORE.trainable_parts, 250, False),
-        (circle(199), KAFFEE.trainable_parts, 250, False),
-        (np.ones((800, 2)), KAFFEE.trainable_parts, 250, False),
+        (circle(), KAFFEE, 250, True),
+        (circle(), KAFFEE, None, False),
+        (circle(), FROZEN_CORE, 250, False),
+        (circle(199), KAFFEE, 250, False),
+        (np.ones((800, 2)), KAFFEE, 250, False),
     ],
     ids=["wanted", "unwanted", "frozen core", "too short", "constant"],
 )
-def test_there_is_a_guard_where_one_is_wanted_and_possible(series, parts, every, exists):
-    found = guard_of(Series.from_arrays(series), parts, Adaptation(guard=every))
+def test_there_is_a_guard_where_one_is_wanted_and_possible(series, method, every, exists):
+    found = guard_of(Series.from_arrays(series), method, Adaptation(guard=every))
     assert (found is not None) == exists
 
 
