@@ -68,13 +68,13 @@ def recorded(case: str, seed: int) -> Series:
 def facts_of(model: Reconstruction, test: Series) -> dict[str, Any]:
     """One-step scores, and 20 free runs of the core against the held-out rows."""
     found = check(model, test)
-    guard = FreeRunGuard(test.standardised(model.scaler), every=1)
+    look = FreeRunGuard(test.standardised(model.scaler), every=1).look(model.model)
     return {
         "nll": found.nll,
         "coverage_90": found.coverage_90,
         "lambda_1": found.lambda_1,
-        "d_stsp_runs": guard.distance(model.model),
-        "lost": guard.RUNS - len(guard.runs_that_stay(model.model)),
+        "d_stsp_runs": look.distance,
+        "lost": look.lost,
     }
 
 

@@ -40,9 +40,9 @@ class Adaptation:
         confine: Confine the trained core to the range of filtered training states, widened on both sides by this
             fraction of it, so that free runs stay bounded (see `kaffee.training.confine`); None: leave it free.
         segment: See `kaffee.objectives.run_terms`; for windows that do not fit in memory.
-        calibration: Updates of the shell alone that follow, by `CALIBRATION`. While the core learns, the scales of the
-            noise lag behind what it has learnt: Adam moves their logarithms by no more than the sum of its rates. None:
-            no such updates, as in the paper.
+        calibration: Updates of the shell alone, by `CALIBRATION`, before the others and again after them. While the
+            core learns, the scales of the noise lag behind what it has learnt: Adam moves their logarithms by no more
+            than the sum of its rates. None: no such updates, as in the paper.
         guard: Updates between two looks at the core's free runs, which send it back where they have become worse (see
             `kaffee.training.guard`). None: nobody looks, as in the paper.
     """
@@ -159,11 +159,13 @@ def adapt(
     The shell should have been initialised (`initialise_shell`). The core trains under its surrogate gates.
     """
     parts = method.trainable_parts if parts is None else parts
-    prior = model.replace(core=model.core.surrogate())
+    model = model.replace(core=model.core.surrogate())
     windows = training_windows(series, settings.burn_in + settings.scored + 1, model.dtype)
+    if settings.calibration and not resume:
+        model = calibrated(model, series, method, settings, seed=seed)
     trained = train(
-        prior,
-        nll_objective(prior, series, method, settings, parts),
+        model,
+        nll_objective(model, series, method, settings, parts),
         windows,
         parts=parts,
         optimiser=settings.optimiser,
@@ -174,15 +176,22 @@ def adapt(
         save=save,
         **resume,
     )
+    final = trained.model
     if settings.calibration and trained.completed:
-        calibrated = train(
-            trained.model,
-            nll_objective(trained.model, series, method, settings, ("shell",)),
-            windows,
-            parts=("shell",),
-            optimiser=CALIBRATION,
-            schedule=replace(settings.schedule, num_updates=settings.calibration),
-            seed=seed + 1,
-        )
-        trained = replace(trained, model=calibrated.model)
-    return replace(trained, model=finished(trained.model, series, method, settings))
+        final = calibrated(final, series, method, settings, seed=seed + 1)
+    return replace(trained, model=finished(final, series, method, settings))
+
+
+def calibrated(
+    model: StateSpaceModel, series: Series, method: Method, settings: Adaptation, *, seed: int
+) -> StateSpaceModel:
+    """The model with a shell that fits its core: updates of the shell alone."""
+    return train(
+        model,
+        nll_objective(model, series, method, settings, ("shell",)),
+        training_windows(series, settings.burn_in + settings.scored + 1, model.dtype),
+        parts=("shell",),
+        optimiser=CALIBRATION,
+        schedule=replace(settings.schedule, num_updates=settings.calibration or 0),
+        seed=seed,
+    ).model

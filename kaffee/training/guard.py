@@ -7,7 +7,7 @@ runs have become worse; the schedule of learning rates goes on, so that later st
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import equinox as eqx
 import jax
@@ -23,8 +23,20 @@ from kaffee.rollout import core_key_of, free_run
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.update import GuardState, TrainState
 
-FACTOR, MARGIN = 2.0, 0.03
+FACTOR, MARGIN = 2.0, 0.25
 """A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look."""
+
+
+class Look(NamedTuple):
+    """What a guard sees.
+
+    Attributes:
+        lost: Free runs that diverge or stay in a part of the attractor.
+        distance: Of the others from the data, in nats; infinite if there are none.
+    """
+
+    lost: int
+    distance: float
 
 
 class Guard(Protocol):
@@ -37,18 +49,14 @@ class Guard(Protocol):
     @property
     def every(self) -> int: ...
 
-    def distance(self, model: StateSpaceModel, /) -> float:
-        """How far the model's dynamics are from those of the data; infinite if it has none."""
-        ...
+    def look(self, model: StateSpaceModel, /) -> Look: ...
 
 
 class FreeRunGuard:
-    """The distance in state space of the core's free runs from the rows of a standardised series.
+    """Looks at free runs of the core from rows of a standardised series.
 
-        D = KL(rows || runs that stay) - log(share of the runs that stay)
-
-    A run that diverges, or that is trapped in a part of the attractor at its end, does not stay. D is what KL gives if
-    the rows of such runs lie where no row of the data does; see `kaffee.metrics.d_stsp_kernel`.
+    A run that diverges, or that stays in a part of the attractor at its end (`kaffee.metrics.trapping`), is lost; the
+    distance is D_stsp of all others together from the rows of the series (`kaffee.metrics.d_stsp_kernel`).
 
     Args:
         finish: What becomes of a model when training ends; its core is looked at like that.
@@ -86,13 +94,12 @@ class FreeRunGuard:
         ends = np.asarray(run.observations, np.float64)[np.asarray(run.diverged_at) == 0]
         return ends[~trapped(self._each(ends), self._data)]
 
-    def distance(self, model: StateSpaceModel) -> float:
+    def look(self, model: StateSpaceModel) -> Look:
         runs = self.runs_that_stay(model)
-        if not len(runs):
-            return float("inf")
+        lost = len(self._starts) - len(runs)
         seen = runs.reshape(-1, runs.shape[-1])
         seen = seen[_spaced(len(seen), self.ROWS)]
-        return float(self._each([seen])[0]) - float(np.log(len(runs) / len(self._starts)))
+        return Look(lost, float(self._each([seen])[0]) if len(seen) else float("inf"))
 
 
 def _spaced(length: int, count: int) -> np.ndarray:
@@ -103,11 +110,16 @@ def checked(guard: Guard, model: StateSpaceModel, state: TrainState, kept: Train
     """The state if `model`, made of it, is no worse than the best so far; else that of the last look, `kept`."""
     memory = state.guard
     assert memory is not None
-    best, distance = float(memory.best), guard.distance(model)
-    worse = not distance <= FACTOR * best + MARGIN
+    lost, distance = guard.look(model)
+    best = float(memory.distance)
+    worse = lost > int(memory.lost) or not distance <= FACTOR * best + MARGIN
     if worse:
         state = go_back(state, kept)
-    new = GuardState(jnp.asarray(np.fmin(best, distance), memory.best.dtype), memory.sent_back + int(worse))
+    new = GuardState(
+        lost=jnp.minimum(memory.lost, lost),
+        distance=jnp.asarray(np.fmin(best, distance), memory.distance.dtype),
+        sent_back=memory.sent_back + int(worse),
+    )
     return eqx.tree_at(lambda state: state.guard, state, new)
 
 

@@ -22,10 +22,17 @@ class Objective(Protocol):
 
 
 class GuardState(eqx.Module):
-    """What a guard remembers (`kaffee.training.guard`): its best distance and how often it sent the model back."""
+    """What a guard remembers (`kaffee.training.guard`): the best of what it saw, how often it sent the model back."""
 
-    best: Float[Array, ""]
+    lost: Int[Array, ""]
+    distance: Float[Array, ""]
     sent_back: Int[Array, ""]
+
+    @classmethod
+    def initial(cls) -> "GuardState":
+        """Anything is better."""
+        most = jnp.array(jnp.iinfo(jnp.int32).max, jnp.int32)
+        return cls(most, jnp.array(jnp.inf, jnp.float32), jnp.zeros((), jnp.int32))
 
 
 class TrainState(eqx.Module):
@@ -58,7 +65,7 @@ def initial_state(
         skipped=zero,
         skipped_in_a_row=zero,
         fault=jnp.zeros(3, jnp.int32),
-        guard=GuardState(jnp.array(jnp.inf, jnp.float32), zero) if guarded else None,
+        guard=GuardState.initial() if guarded else None,
     )
 
 

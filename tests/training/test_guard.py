@@ -17,7 +17,7 @@ from kaffee.observation import Projection
 from kaffee.shell import Shell
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.adaptation import Adaptation, guard_of
-from kaffee.training.guard import FreeRunGuard
+from kaffee.training.guard import FreeRunGuard, Look, checked
 from kaffee.training.loop import Schedule
 from kaffee.training.update import initial_state
 
@@ -28,10 +28,10 @@ class Wary:
     def __init__(self, every=6, limit=1.0):
         self.every, self.limit, self.looks = every, limit, []
 
-    def distance(self, model):
+    def look(self, model):
         moved = jnp.abs(model.shell.log_observation_std - small_model().shell.log_observation_std)
         self.looks.append(float(jnp.max(moved)))
-        return 100.0 if self.looks[-1] > self.limit else 1.0
+        return Look(0, 100.0 if self.looks[-1] > self.limit else 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_model_that_gets_worse_goes_back_to_the_last_look(sampler):
     trained = run(sampler, guard=guard)
     assert len(guard.looks) == 1 + 4  # before the first update, after 6, 12, 18 and 23
     assert trained.sent_back == sum(look > guard.limit for look in guard.looks) > 0
-    assert guard.distance(trained.model) == 1.0
+    assert guard.look(trained.model).distance == 1.0
     assert f"23 updates, 0 skipped, sent back {trained.sent_back} times" in str(trained)
     assert np.isfinite(trained.losses).all()
     assert len(trained.losses) == 23
@@ -121,32 +121,60 @@ def rotor(growth, centre=0.0):
     return StateSpaceModel(core, shell, Projection(2, 2), jnp.eye(2))
 
 
-def test_the_distance_tells_the_right_dynamics_from_rest_and_divergence():
+def test_it_tells_the_right_dynamics_from_rest_divergence_and_other_places():
     guard = FreeRunGuard(Series.from_arrays(circle()), every=1)
-    right, resting, leaving = (guard.distance(rotor(growth)) for growth in (1.0, 0.99, 1.01))
-    assert abs(right) < 0.05
-    assert resting == leaving == np.inf
-    assert 0.1 < guard.distance(rotor(1.0, centre=0.3)) < np.inf
+    right, resting, leaving, beside = (
+        guard.look(model) for model in (rotor(1.0), rotor(0.99), rotor(1.01), rotor(1.0, centre=0.1))
+    )
+    assert right.lost == beside.lost == 0
+    assert abs(right.distance) < 0.01 < beside.distance
+    assert resting == leaving == Look(20, np.inf)
 
 
-def test_runs_that_diverge_count_as_lost():
+def test_runs_that_diverge_are_lost():
     """The rows of one recording are at rest, where an unstable core stays: half of the runs stay, half leave."""
     values = circle()
     values[:400] = 0.0
     guard = FreeRunGuard(Series.from_arrays([values[:400], values[400:]]), every=1)
-    assert len(guard.runs_that_stay(rotor(1.01))) == 10
-    stays = guard.distance(rotor(0.0))
-    assert guard.distance(rotor(1.01)) == pytest.approx(stays + np.log(2.0), abs=1e-6)
+    assert guard.look(rotor(1.01)).lost == 10
 
 
 def test_gaps_and_constant_columns_are_left_out():
     values = circle()
     values[::3, 0] = np.nan
-    guard = FreeRunGuard(Series.from_arrays(values), every=1)
-    assert abs(guard.distance(rotor(1.0))) < 0.05
+    look = FreeRunGuard(Series.from_arrays(values), every=1).look(rotor(1.0))
+    assert look.lost == 0
+    assert abs(look.distance) < 0.05
     flat = circle()
     flat[:, 1] = 2.0
-    assert np.isfinite(FreeRunGuard(Series.from_arrays(flat), every=1).distance(rotor(1.0)))
+    assert np.isfinite(FreeRunGuard(Series.from_arrays(flat), every=1).look(rotor(1.0)).distance)
+
+
+@pytest.mark.parametrize(
+    ("look", "worse"),
+    [
+        (Look(1, 0.1), True),
+        (Look(0, 0.44), False),
+        (Look(0, 0.46), True),
+        (Look(0, np.inf), True),
+        (Look(0, np.nan), True),
+    ],
+)
+def test_what_is_worse(look, worse):
+    """Than no lost run at 0.1 nats; the first look is never worse than nothing."""
+
+    class Seeing:
+        every = 1
+
+        def look(self, model):
+            return now
+
+    now = Look(0, 0.1)
+    before = initial_state(small_model(), ("shell",), DECAYING, 5, guarded=True)
+    first = checked(Seeing(), small_model(), before, before)
+    assert int(first.guard.sent_back) == 0
+    now = look
+    assert int(checked(Seeing(), small_model(), first, first).guard.sent_back) == int(worse)
 
 
 @pytest.mark.parametrize(
