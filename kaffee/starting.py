@@ -5,6 +5,9 @@ builds a core; and a pretrained foundation model such as DynaMix.
 """
 
 import runpy
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +19,8 @@ from kaffee.cores import Core, as_core
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.stretches import longest_stretch
-from kaffee.errors import CheckpointError, ConfigError, DataError
+from kaffee.description import WrongCall
+from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
 from kaffee.inference.matching import matched
 from kaffee.ssm import StateSpaceModel
 from kaffee.store import read_json
@@ -48,7 +52,9 @@ def starting_point(start: str, series: Series, test_fraction: float, *, key: Key
                 f"--core {start} has {core.latent_dim} latent coordinates, fewer than the "
                 f"{series.num_coordinates} observed ones."
             )
-        scaler = Scaler.identity(series.num_coordinates) if units_of(core) == "data" else Scaler.fit(train)
+        with _blaming(start):
+            units = units_of(core)
+        scaler = Scaler.identity(series.num_coordinates) if units == "data" else Scaler.fit(train)
         return StartingPoint(StateSpaceModel.create(core, series.num_coordinates, key=key), scaler, series)
     folder = Path(start).expanduser()
     if (folder / "model.json").exists() or (folder / "run.json").exists():
@@ -79,25 +85,68 @@ def own_core(start: str, num_observed: int) -> Core:
     path, _, name = start.rpartition(":")
     if not Path(path).is_file():
         raise ConfigError(f"--core {start}: there is no file {path}.")
-    found = runpy.run_path(path, run_name="kaffee_core")
+    with _blaming(start):
+        found = runpy.run_path(path, run_name="kaffee_core")
     build = found.get(name)
     if not callable(build):
         functions = [key for key, value in found.items() if callable(value) and not key.startswith("_")]
         raise ConfigError(f"--core {start}: {path} has no function '{name}'; it has: {', '.join(functions) or 'none'}.")
-    built = build(num_observed)
-    return as_core(built, int(getattr(built, "latent_dim", num_observed)))
+    with _blaming(start):
+        built = build(num_observed)
+        if not callable(built):
+            raise ConfigError(f"{name}({num_observed}) returned {built!r:.80}; a function z -> z' is needed.")
+        return as_core(built, int(getattr(built, "latent_dim", num_observed)))
+
+
+@contextmanager
+def _blaming(start: str) -> Iterator[None]:
+    """Errors in the user's code name the code, and the line in it."""
+    try:
+        yield
+    except KaffeeError as error:
+        raise ConfigError(f"--core {start}: {error}{_line(start, error.__cause__)}") from error
+    except (Exception, SystemExit) as error:
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise ConfigError(f"--core {start}: {type(error).__name__}: {what}{_line(start, error)}") from error
+
+
+def _line(start: str, error: BaseException | None) -> str:
+    """Where in the user's file an error came from."""
+    path = start.rpartition(":")[0]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return f" (line {error.lineno} of {path})"
+    calls = [] if error is None else traceback.extract_tb(error.__traceback__)
+    lines = [call.lineno for call in calls if call.filename == path]
+    return f" (line {lines[-1]} of {path})" if lines else ""
 
 
 def load_with(folder: Path, start: str | None) -> Reconstruction:
     """Load a model, with the user's own core from `FILE.py:NAME` if it has one."""
-    if start is None:
-        return load(folder)
-    if not is_own(start):
-        raise ConfigError(f"--core {start}: to load a model, FILE.py:FUNCTION is needed.")
-    num_observed = read_json(folder / "model.json", "model").get("observation", {}).get("num_observed")
-    if not isinstance(num_observed, int) or num_observed < 1:
-        raise CheckpointError(f"{folder}/model.json does not say how many coordinates are observed.")
-    return load(folder, core=own_core(start, num_observed))
+    with core_option(folder, start):
+        if start is None:
+            return load(folder)
+        if not is_own(start):
+            raise ConfigError(f"--core {start}: to load a model, FILE.py:FUNCTION is needed.")
+        num_observed = read_json(folder / "model.json", "model").get("observation", {}).get("num_observed")
+        if not isinstance(num_observed, int) or num_observed < 1:
+            raise CheckpointError(f"{folder}/model.json does not say how many coordinates are observed.")
+        return load(folder, core=own_core(start, num_observed))
+
+
+@contextmanager
+def core_option(folder: Path, start: str | None) -> Iterator[None]:
+    """Where a model is loaded with a core that it needs and does not get, or the reverse, name the option to change."""
+    try:
+        yield
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, WrongCall):
+            raise
+        if start is None:
+            raise CheckpointError(
+                f"{folder}: the core is your own code, which kaffee does not run unasked. Name it as for the fit: "
+                "--core FILE.py:FUNCTION"
+            ) from error
+        raise CheckpointError(f"{folder}: the core is one of kaffee's own. Leave out --core {start}.") from error
 
 
 def units_of(core: Core) -> str:
@@ -110,10 +159,10 @@ def units_of(core: Core) -> str:
 
 def _model_in(folder: Path) -> Reconstruction:
     if (folder / "model.json").exists():
-        return load(folder)
+        return load_with(folder, None)
     if not (folder / "prior" / "model.json").exists():
         raise CheckpointError(f"{folder} has no finished prior yet. First: kaffee resume {folder}")
-    return load(folder / "prior")
+    return load_with(folder / "prior", None)
 
 
 def _in_context(start: str, train: Series, series: Series) -> StartingPoint:

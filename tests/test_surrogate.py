@@ -161,8 +161,23 @@ def test_a_forecast_without_data_goes_on_from_what_was_fitted(surrogate, unnamed
 
 
 def test_a_surrogate_of_arrays_takes_tables_by_position_and_keeps_their_names(unnamed):
-    assert list(unnamed.smooth(table(), quantiles=()))[:2] == ["left_mean", "left_std"]
-    np.testing.assert_array_equal(unnamed.filter(values()).mean, numbers(unnamed.filter(table()), "mean"))
+    with pytest.warns(UserWarning, match="X: 'left', 'right' are taken for the model's 'x1', 'x2', by their position"):
+        assert list(unnamed.smooth(table(), quantiles=()))[:2] == ["left_mean", "left_std"]
+    with pytest.warns(UserWarning, match="by their position"):
+        found = unnamed.filter(table())
+    np.testing.assert_array_equal(unnamed.filter(values()).mean, numbers(found, "mean"))
+    unnamed.filter(pd.DataFrame(values()))  # pandas named these, nobody else did
+    with pytest.raises(DataError, match="the model needs 'x1', 'x2', but 'x1' is not among 'x2', 'y'"):
+        unnamed.filter(table().set_axis(["x2", "y"], axis=1))
+
+
+@pytest.mark.parametrize("number", [2.5, "5", None, 0, True])
+def test_numbers_of_steps_are_whole_and_positive(unnamed, number):
+    for use in (unnamed.forecast, unnamed.simulate, lambda n: unnamed.forecast(3, members=n)):
+        with pytest.raises(ConfigError, match=r"use [12] or more"):
+            use(number)
+    with pytest.raises(ConfigError, match=r"seed = 0.5 is no whole number"):
+        unnamed.simulate(3, seed=0.5)
 
 
 def test_free_runs_have_the_form_of_the_data(surrogate, unnamed):

@@ -7,14 +7,9 @@ from typing import Any, TypeVar
 from kaffee.certification.agreement import Agreement, agreement
 from kaffee.certification.fan import Fan, forecast_fan
 from kaffee.certification.horizons import default_horizons
+from kaffee.certification.innovation_verdicts import calibration_verdict, whiteness_verdict
 from kaffee.certification.linear import fit_linear
-from kaffee.certification.local_verdicts import (
-    calibration_verdict,
-    skill_verdict,
-    spread_verdict,
-    tangent_verdict,
-    whiteness_verdict,
-)
+from kaffee.certification.local_verdicts import skill_verdict, spread_verdict, tangent_verdict
 from kaffee.certification.passes import FilterPass, choose_starts, filter_pass
 from kaffee.certification.residuals import Residuals, residual_checks
 from kaffee.certification.run_verdicts import core_verdict, stochastic_verdict

@@ -5,12 +5,13 @@ likelihood and its own training loop the maximisation.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import product
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from kaffee.certification.regression import Choice, Regression, best_choices, vector_autoregression
 from kaffee.checkpoint import Reconstruction
 from kaffee.cores import Linear
 from kaffee.data.series import Series
@@ -25,80 +26,67 @@ from kaffee.training.loop import Schedule, Watcher
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.sampling import padded
 
-ORDER = 2
 # A series that stays in its range has no growing mode; a forecast that had one would be a baseline of straw.
 STABLE = 0.999
-# In units of the data's variance; validation chooses. The last is the climate.
-RIDGES = (1e-6, 1e-3, 1e-1, 10.0)
 # Noisy readings of a state, or as good as none: a coordinate that repeats another one later (a delay embedding) can be
 # predicted exactly, but not by a filter that takes the other one's readings for noisy.
-PROCESS_SHARES = (0.5, 1.0 - 1e-6)
+PROCESS_SHARES = (0.5, 0.9, 0.99, 1.0)
+# As good as no noise: hardly above what a shell can hold.
+LEAST_STD = 5e-5
 BURN_IN, SCORED = 8, 56
+WARM_UP = 20
 VALIDATION = 0.2
 MIN_ROWS = 8
 SETTINGS = Adaptation(
     scored=SCORED,
     burn_in=BURN_IN,
-    optimiser=Optimiser("adam", learning_rate=1e-2, final_learning_rate=1e-3),
+    # Averaged: a regression is so near the optimum that single iterates are noisier than what there is to gain.
+    optimiser=Optimiser("adam", learning_rate=1e-3, averaging=0.98),
     schedule=Schedule(num_updates=400, batch_size=16, report_every=50, save_every=400),
 )
-
-
-class Regression(NamedTuple):
-    """x_t = A_1 x_{t-1} + A_2 x_{t-2} + c + noise of covariance Q, standardised."""
-
-    A: Float[np.ndarray, "2 N N"]
-    c: Float[np.ndarray, " N"]
-    Q: Float[np.ndarray, "N N"]
-
-
-def vector_autoregression(recordings: list[Float[np.ndarray, "T N"]], ridge: float) -> Regression:
-    """VAR(2) by ridge regression on complete recordings."""
-    past = np.concatenate([np.hstack([x[1:-1], x[:-2]]) for x in recordings])
-    target = np.concatenate([x[2:] for x in recordings])
-    rows, N = target.shape
-    features = np.hstack([past, np.ones((rows, 1))])
-    penalty = rows * np.diag([ridge] * (ORDER * N) + [1e-9])
-    W = np.linalg.solve(features.T @ features + penalty, features.T @ target)
-    residual = target - features @ W
-    A = W[:-1].T.reshape(N, ORDER, N).swapaxes(0, 1)
-    S = residual.T @ residual / rows + 1e-6 * np.eye(N)
-    # Correlations of few rows are chance; without them Q is positive definite however few there are.
-    shrink = min(1.0, 2.0 * (N + 1) / rows)
-    return Regression(A, W[-1], (1.0 - shrink) * S + shrink * np.diag(np.diag(S)))
+# Beyond so many latent coordinates there are fewer updates, since each costs more; none from 69 on.
+CHEAP_LATENT = 24
 
 
 def companion_model(regression: Regression, process_share: float = 0.5) -> StateSpaceModel:
-    """The regression as a state-space model with the state (x_t, x_{t-1}), in coordinates where Q is u^2 times 1.
+    """The regression as a state-space model whose state is x_t, in coordinates where Q is u^2 times 1, and its lags.
 
-        z = (L^-1 x_t, L^-1 x_{t-1}),   x_t = [L 0] z,   Q = u^2 L L'
+        z = (L^-1 x_t, x_{t-1}, ..., x_{t-p+1}),   x_t = [L 0 ... 0] z,   Q = u^2 L L'
 
-    So the diagonal Gamma of the shell stands for noise that is correlated between coordinates as the residuals are.
+    So the diagonal Gamma of the shell stands for noise that is correlated between coordinates as the residuals are. The
+    lags are in the units of the data, where the least noise that a shell can hold is small.
     `process_share` of the residuals' variance is process noise, the rest observation noise; which of them it is, the
     likelihood decides.
     """
-    (A1, A2), c, Q = regression
-    N = len(c)
+    A, c, Q = regression
+    order, N = A.shape[:2]
+    hidden = (order - 1) * N
     L = np.linalg.cholesky(Q)
     # In units of the smallest residual, so that no latent coordinate is larger than the data are: one that is counts as
     # diverged in free runs.
     unit = float(np.diag(L).min())
     L = L / unit
     inverse = np.linalg.inv(L)
-    A = np.block([[inverse @ A1 @ L, inverse @ A2 @ L], [np.eye(N), np.zeros((N, N))]])
+    companion = np.eye(order * N, k=-N)
+    companion[:N] = inverse @ np.hstack(list(A))
+    companion[:, :N] = companion[:, :N] @ L
     return StateSpaceModel(
-        core=Linear(_single(A), _single(np.concatenate([inverse @ c, np.zeros(N)]))),
+        core=Linear(_single(companion), _single(np.concatenate([inverse @ c, np.zeros(hidden)]))),
         shell=Shell.from_std(
-            unit * np.repeat([np.sqrt(process_share), min(0.1, np.sqrt(1.0 - process_share))], N),
-            np.sqrt((1.0 - process_share) * np.diag(Q)),
+            np.concatenate([np.full(N, unit * np.sqrt(process_share)), np.full(hidden, LEAST_STD)]),
+            np.maximum(np.sqrt((1.0 - process_share) * np.diag(Q)), LEAST_STD),
         ),
-        observation=LinearObservation(_single(np.hstack([L, np.zeros((N, N))]))),
-        embedding=_single(np.vstack([inverse, inverse])),
+        observation=LinearObservation(_single(np.hstack([L, np.zeros((N, hidden))]))),
+        embedding=_single(np.vstack([inverse, *[np.eye(N)] * (order - 1)])),
     )
 
 
 def stable(model: StateSpaceModel) -> StateSpaceModel:
-    """The model with A scaled down to a spectral radius of `STABLE` if it is larger."""
+    """The model with A scaled down to a spectral radius of `STABLE` if it is larger.
+
+    Scaling the whole companion matrix by s is scaling A_k by s^k, in other units of the lags: all modes decay faster by
+    the same factor, and none is bent.
+    """
     assert isinstance(model.core, Linear)
     A = np.asarray(model.core.A, np.float64)
     radius = float(np.abs(np.linalg.eigvals(A)).max())
@@ -110,8 +98,8 @@ class _Best(Watcher):
 
     def __init__(self, validation: Series) -> None:
         self.x, self.mask = padded(validation)
-        self.skip = min(BURN_IN, self.x.shape[1] // 4)
-        self.nll, self.model = np.inf, None  # type: float, StateSpaceModel | None
+        self.skip = min(WARM_UP, self.x.shape[1] // 4)
+        self.nll, self.update, self.model = np.inf, 0, None  # type: float, int, StateSpaceModel | None
 
     def score(self, model: StateSpaceModel) -> float:
         terms = np.asarray(run_filter(model, self.x, self.mask).nll, np.float64)[:, self.skip :]
@@ -121,15 +109,26 @@ class _Best(Watcher):
         candidate = stable(model)
         nll = self.score(candidate)
         if nll < self.nll:
-            self.nll, self.model = nll, candidate
+            self.nll, self.update, self.model = nll, update, candidate
+
+
+def settings_for(order: int, model: StateSpaceModel, series: Series) -> Adaptation:
+    """`SETTINGS` with windows that fit the series, a burn-in that fills all lags, and updates that are affordable."""
+    steps = min(order + BURN_IN + SCORED, max(series.lengths) - 1)
+    burn_in = min(order + BURN_IN, steps // 2)
+    schedule = SETTINGS.schedule
+    affordable = schedule.num_updates * min(1.0, (CHEAP_LATENT / model.latent_dim) ** 2)
+    num_updates = int(affordable // schedule.report_every) * schedule.report_every
+    schedule = replace(schedule, num_updates=num_updates)
+    return replace(SETTINGS, burn_in=burn_in, scored=steps - burn_in, schedule=schedule)
 
 
 def fit_linear(reconstruction: Reconstruction, train: Series, *, seed: int = 0) -> Reconstruction:
-    """A linear state-space model of 2 N latent coordinates, in the units and with the columns of `reconstruction`.
+    """A linear state-space model of x_t and its lags, in the units and with the columns of `reconstruction`.
 
-    A VAR(2) by least squares is the start; its ridge, its noise, and when maximising the likelihood should stop, are
-    chosen by the likelihood of the last fifth of the training data, so that few rows of many coordinates do no harm.
-    Gaps are interpolated for the start only; the likelihood skips them.
+    A vector autoregression by least squares is the start; its order, its ridge, its noise, and when maximising the
+    likelihood should stop, are chosen by the last fifth of the training data, so that few rows of many coordinates do
+    no harm. Then the same is done with all rows. Gaps are interpolated for the start only; the likelihood skips them.
 
     Args:
         train: In data units.
@@ -142,25 +141,23 @@ def fit_linear(reconstruction: Reconstruction, train: Series, *, seed: int = 0) 
     standard = train.standardised(reconstruction.scaler)
     part, validation = standard.split(1.0 - VALIDATION)
     best = _Best(validation)
-    complete = [interpolated(values) for values in part.recordings if len(values) > ORDER]
-    regressions = [vector_autoregression(complete, ridge) for ridge in RIDGES]
-    models = [stable(companion_model(each, share)) for each in regressions for share in PROCESS_SHARES]
-    start = models[int(np.argmin([best.score(model) for model in models]))]
-    steps = min(BURN_IN + SCORED, max(part.lengths) - 1)
-    burn_in = min(BURN_IN, steps // 2)
-    settings = replace(SETTINGS, burn_in=burn_in, scored=steps - burn_in)
+
+    def start_of(series: Series, choice: Choice, share: float) -> StateSpaceModel:
+        return stable(companion_model(vector_autoregression(series, choice), share))
+
+    starts = list(product(best_choices(standard, part), PROCESS_SHARES))
+    scores = [best.score(start_of(part, *each)) for each in starts]
+    choice, share = starts[int(np.argmin(np.nan_to_num(scores, nan=np.inf)))]
+    start = start_of(part, choice, share)
+    settings = settings_for(choice.order, start, part)
     adapt(start, part, KAFFEE, settings, seed=seed, watcher=best)
-    return replace(reconstruction, model=best.model or start, method="kaffee", provenance={})
-
-
-def interpolated(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
-    """Gaps filled by straight lines, ends by the nearest reading, columns without any by 0."""
-    filled, t = np.zeros_like(values), np.arange(len(values))
-    for j, column in enumerate(values.T):
-        seen = ~np.isnan(column)
-        if seen.any():
-            filled[:, j] = np.interp(t, t[seen], column[seen])
-    return filled
+    refitted = start_of(standard, choice, share)
+    if best.update:
+        settings = replace(settings, schedule=replace(settings.schedule, num_updates=best.update))
+        refitted = stable(adapt(refitted, standard, KAFFEE, settings, seed=seed).model)
+    # The last fifth is now among what it was fitted to: only a failure is worse there.
+    model = refitted if best.score(refitted) < best.nll else best.model
+    return replace(reconstruction, model=model or start, method="kaffee", provenance={})
 
 
 def _single(values: Float[np.ndarray, "..."]) -> Float[Array, "..."]:

@@ -1,9 +1,10 @@
 """What a filter's innovations on held-out data say: bias, width, shape and memory of its one-step predictions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import chdtri, ndtr
 
 from kaffee.certification.passes import FilterPass
@@ -13,6 +14,7 @@ from kaffee.metrics.calibration import coverage
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 CURVE = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
+JUDGED = 0.9
 NUM_BINS = 20
 MIN_ENTRIES = 50
 """Fewer scored entries than this make a coverage of 90 % uncertain by more than 4 %."""
@@ -25,21 +27,27 @@ class Residuals:
     Attributes:
         columns: Names of the coordinates.
         num_entries: Scored entries: predicted, read, after the warm-up.
+        counts: Of these, in each coordinate.
+        num_independent: Readings of one row may err together; so many independent ones say at least as much.
         num_restarts: How often the filter lost its belief and started anew.
         nll, nll_standard: -log p per entry given the past, in data units and in standardised ones.
         bias: Mean of v_i / sqrt(Omega_ii) of each coordinate, 0 if unbiased.
-        bias_errors: Its standard error if innovations are white.
+        bias_errors: Its standard error if innovations are white; NaN without entries, as all of a coordinate.
         nis: Mean of v' Omega^-1 v per entry, 1 for a calibrated filter; above: bands too narrow.
+        nis_each: Mean of v_i^2 / Omega_ii of each coordinate.
         nis_band: Where it lies with probability 95 % if all is well: quantiles of chi-square / degrees of freedom.
         pit: Histogram density of Phi(v_i / sqrt(Omega_ii)) over `NUM_BINS` equal bins; 1 everywhere if calibrated.
         ks: Kolmogorov-Smirnov distance of these from uniform, pooled and `ks_each` coordinate.
         coverage: Share of entries inside their central band, by level.
+        coverage_each: Of each coordinate, at `JUDGED`.
         curve_levels, curve: The same at many levels: the reliability curve.
         whiteness: None if recordings are too short.
     """
 
     columns: tuple[str, ...]
     num_entries: int
+    counts: Int[np.ndarray, " N"]
+    num_independent: float
     num_restarts: int
     nll: float
     nll_standard: float
@@ -47,10 +55,12 @@ class Residuals:
     bias_errors: Float[np.ndarray, " N"]
     nis: float
     nis_band: tuple[float, float]
+    nis_each: Float[np.ndarray, " N"]
     pit: Float[np.ndarray, " B"]
     ks: float
     ks_each: Float[np.ndarray, " N"]
     coverage: dict[str, float]
+    coverage_each: Float[np.ndarray, " N"]
     curve_levels: tuple[float, ...]
     curve: list[float]
     whiteness: Whiteness | None
@@ -94,25 +104,31 @@ def residual_checks(run: FilterPass) -> Residuals:
     seen = ~np.isnan(u)
     each = [u[seen[:, j], j] for j in range(u.shape[1])]
     pooled = u[seen]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        counts = seen.sum(axis=0)
-        bias = np.array([values.mean() if len(values) else np.nan for values in each])
+    counts = seen.sum(axis=0)
+
+    def of_each(measure: Callable[[np.ndarray], float]) -> Float[np.ndarray, " N"]:
+        return np.array([measure(values) if len(values) else np.nan for values in each])
+
     white = [np.where(mask, y, np.nan) for y, mask in zip(run.whitened, scored, strict=True)]
     ones = np.ones_like(pooled)
     return Residuals(
         columns=run.series.columns,
         num_entries=total,
+        counts=counts,
+        num_independent=float(total**2 / np.sum(seen.sum(axis=1) ** 2)),
         num_restarts=sum(int(np.asarray(row.restarted)[1:].sum()) for row in run.rows),
         nll=nll / total + float(np.log(scale) @ counts) / total,
         nll_standard=nll / total,
-        bias=bias,
-        bias_errors=1.0 / np.sqrt(np.maximum(counts, 1)),
+        bias=of_each(np.mean),
+        bias_errors=of_each(lambda values: len(values) ** -0.5),
         nis=nis / degrees,
         nis_band=(float(chdtri(degrees, 0.975)) / degrees, float(chdtri(degrees, 0.025)) / degrees),
+        nis_each=of_each(lambda values: float(np.mean(values**2))),
         pit=np.histogram(ndtr(pooled), bins=NUM_BINS, range=(0.0, 1.0))[0] * NUM_BINS / total,
         ks=ks_distance(ndtr(pooled)),
-        ks_each=np.array([ks_distance(ndtr(values)) for values in each]),
+        ks_each=of_each(lambda values: ks_distance(ndtr(values))),
         coverage={f"{level:g}": coverage(pooled, ones, level) for level in LEVELS},
+        coverage_each=of_each(lambda values: coverage(values, np.ones_like(values), JUDGED)),
         curve_levels=CURVE,
         curve=[coverage(pooled, ones, level) for level in CURVE],
         whiteness=whiteness(white),

@@ -12,9 +12,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from kaffee.certification.ahead import carry_ahead
+from kaffee.certification.error_sizes import Foretold, foretell
 from kaffee.certification.passes import FilterPass
 from kaffee.errors import DataError
 from kaffee.metrics.grounding import spearman
+from kaffee.recursion import Recursion
 
 NUM_BINS = 10
 NUM_DRAWS = 10
@@ -67,6 +69,7 @@ class Spread(NamedTuple):
         spread: Ranks of the predicted standard deviation.
         growth: Ranks of log [B P_{t+h|t} B']_jj - log [B P_{t|t} B']_jj.
         ratio: Mean predicted variance over mean squared error: 1 calibrated, below 1 overconfident.
+        foretold: How well something else than the predicted spread tells the size of errors.
     """
 
     horizon: int
@@ -75,6 +78,7 @@ class Spread(NamedTuple):
     spread: Ranks
     growth: Ranks
     curve: Curve
+    foretold: Foretold
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> Spr
     model = run.reconstruction.model
     ahead = carry_ahead(model, run.recursion, run.beliefs, max(horizons))
     noise = np.asarray(model.shell.observation_variance(), np.float64)
+    own = None if run.recursion.transport else carry_ahead(model, Recursion(), run.beliefs, max(horizons)).variance
     rng = np.random.default_rng(seed)
     found = []
     for h in horizons:
@@ -155,6 +160,7 @@ def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> Spr
                 spread=ranks(std, std, error, mask, rng),
                 growth=ranks(np.where(finite, growth, 0.0), std, error, mask, rng),
                 curve=spread_curve(np.where(finite, variance, 0.0), error**2, mask),
+                foretold=foretell(error, mask, run.starts, h, ahead.mean[:, 0], None if own is None else own[:, h]),
             )
         )
     if not found:

@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import chdtrc, ndtri
 
+from kaffee.certification.chance import normal
+
 NUM_LAGS = 20
 MIN_PAIRS = 20
 """Fewer pairs of rows than this say nothing about a lag."""
@@ -20,24 +22,24 @@ class Whiteness:
         lags: 1..K.
         autocorrelations: At each lag of each coordinate; NaN where there are too few pairs of rows.
         bands: Half-width of the 95 % band of white noise, likewise.
+        chance: What each stays below if all is white, by its own number of pairs; all of them do with probability 99 %.
         ljung_box: Q of each coordinate, chi-square with as many degrees of freedom as it has lags if all is white.
         p_values: P(Q' > Q). With thousands of rows nearly always 0 on real data: a test of whether there is anything at
             all, not of how much.
         largest: The largest |autocorrelation|, the effect size.
         largest_lag, largest_coordinate: Where it is.
-        expected_largest: What the largest of so many would be below, with probability 95 %, if all were white.
         outside: Share of autocorrelations outside their band; 0.05 if all is white.
     """
 
     lags: list[int]
     autocorrelations: Float[np.ndarray, "K N"]
     bands: Float[np.ndarray, "K N"]
+    chance: Float[np.ndarray, "K N"]
     ljung_box: Float[np.ndarray, " N"]
     p_values: Float[np.ndarray, " N"]
     largest: float
     largest_lag: int
     largest_coordinate: int
-    expected_largest: float
     outside: float
 
 
@@ -84,11 +86,11 @@ def whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = NU
         lags=list(range(1, num_lags + 1)),
         autocorrelations=r,
         bands=bands,
+        chance=normal(int(usable.sum())) * error,
         ljung_box=np.where(degrees > 0, Q, np.nan),
         p_values=p_values,
         largest=float(np.abs(r[lag, coordinate])),
         largest_lag=int(lag) + 1,
         largest_coordinate=int(coordinate),
-        expected_largest=float(np.nanmax(error) * ndtri(0.5 + 0.5 * 0.95 ** (1.0 / usable.sum()))),
         outside=float((np.abs(r) > bands)[usable].mean()),
     )

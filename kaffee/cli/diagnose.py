@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from kaffee.cli.recordings import OwnCore
+
 
 def diagnose(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
@@ -13,6 +15,7 @@ def diagnose(
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Steps of a window; those that training scored by default.")
     ] = None,
+    core: OwnCore = None,
     json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Diagnose a fitted model on its own training windows: is it pushed to contract, too sure, well forced?
@@ -31,7 +34,7 @@ def diagnose(
     from kaffee.store import write_atomically, write_json
     from kaffee.training.sampling import training_windows
 
-    stage = finished_stage(run)
+    stage = finished_stage(run, core=core)
     settings, reconstruction, standard = stage.settings, stage.reconstruction, stage.standard
     burn_in = settings.adaptation.burn_in
     steps = settings.adaptation.scored if horizon is None else horizon

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kaffee.cli.recordings import OwnCore
+
 if TYPE_CHECKING:
     from kaffee.dpc import Certifier
     from kaffee.evaluation import Reference
@@ -17,6 +19,7 @@ def dpc(
     every: Annotated[int, typer.Option(min=1, help="Updates between two looks.")] = 10,
     set_: Annotated[list[str] | None, typer.Option("--set", help="A setting, such as adaptation.scored=16.")] = None,
     significance: Annotated[float, typer.Option(min=0.0, help="Standard errors by which a loss must rise.")] = 2.0,
+    core: OwnCore = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the log as JSON.")] = False,
 ) -> None:
@@ -37,7 +40,7 @@ def dpc(
     from kaffee.store import write_atomically, write_json
     from kaffee.training.adaptation import adapt
 
-    prior = finished_stage(run, "prior")
+    prior = finished_stage(run, "prior", core)
     settings, source, scaler = override(prior.settings, set_ or []), prior.source, prior.reconstruction.scaler
     if method is not None:
         settings = update(settings, {"method": method})

@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from kaffee.checkpoint import Reconstruction
     from kaffee.data import Series
     from kaffee.fitting import Fit
-    from kaffee.runs import RunFolder
     from kaffee.settings import FitSettings
     from kaffee.sources import Loaded, Source
 
@@ -27,12 +26,18 @@ class FinishedStage(NamedTuple):
 
 
 class FinishedFit(NamedTuple):
-    """A finished run as `kaffee fit` left it."""
+    """A finished run as `kaffee fit` left it.
 
-    folder: "RunFolder"
+    Attributes:
+        output: Where its certificate belongs.
+        doubt: Why the held-out data are not held out, if so.
+    """
+
+    output: Path
     fit: "Fit"
     loaded: "Loaded"
     title: str
+    doubt: str = ""
 
 
 def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = None) -> FinishedFit:
@@ -47,13 +52,14 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     """
     from dataclasses import replace
 
+    from kaffee.cli.overlap import training_rows_note
     from kaffee.data import read_series
     from kaffee.errors import CheckpointError
     from kaffee.fitting import fit
     from kaffee.inference.matching import matched
     from kaffee.runs import RunFolder
     from kaffee.sources import Source, check_unchanged, load_source, title_of
-    from kaffee.starting import own_core
+    from kaffee.starting import core_option, own_core
 
     folder = RunFolder(run)
     settings, record = folder.settings(), folder.record()
@@ -63,22 +69,30 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     if core is not None:
         folder = RunFolder(run, core=own_core(core, loaded.series.num_coordinates))
     for name in ("prior", settings.method):
-        if folder.finished(name) is None:
+        with core_option(run, core):
+            finished = folder.finished(name)
+        if finished is None:
             raise CheckpointError(f"{run} has no finished {name} yet. First: kaffee resume {run}")
     found = fit(loaded.series, settings, dt=loaded.dt, store=folder)
     title = title_of(source)
-    if on:
-        test = matched(found.fitted.reconstruction, read_series(on))
-        found, loaded, title = (
-            replace(found, test=test),
-            replace(loaded, truth=None),
-            f"{title} on {test.name or on[0]}",
-        )
-    return FinishedFit(folder, found, loaded, title)
+    if not on:
+        return FinishedFit(run, found, loaded, title)
+    test = matched(found.fitted.reconstruction, read_series(on))
+    name = Path(on[0]).stem + (f"-and-{len(on) - 1}-more" if len(on) > 1 else "")
+    return FinishedFit(
+        run / f"on-{name}",
+        replace(found, test=test),
+        replace(loaded, truth=None),
+        f"{title} on {test.name or on[0]}",
+        training_rows_note(found.train, test),
+    )
 
 
-def finished_stage(run: Path, stage: str | None = None) -> FinishedStage:
+def finished_stage(run: Path, stage: str | None = None, core: str | None = None) -> FinishedStage:
     """Load a stage of a run, that of its method by default, and the data; they must not have changed since.
+
+    Args:
+        core: `FILE.py:FUNCTION` of the user's own core, if the run has one.
 
     Raises:
         CheckpointError: There is no run, or the stage is not finished.
@@ -86,16 +100,19 @@ def finished_stage(run: Path, stage: str | None = None) -> FinishedStage:
     from kaffee.errors import CheckpointError
     from kaffee.runs import RunFolder
     from kaffee.sources import Source, check_unchanged, load_source
+    from kaffee.starting import core_option, own_core
 
     folder = RunFolder(run)
     settings, record = folder.settings(), folder.record()
-    name = settings.method if stage is None else stage
-    fitted = folder.finished(name)
-    if fitted is None:
-        what = "model" if stage is None else stage
-        raise CheckpointError(f"{run} has no finished {what} yet. First: kaffee resume {run}")
     source = Source.from_dict(record["data"].get("source"))
     loaded = load_source(source, settings)
     check_unchanged(loaded.series, record["data"]["fingerprint"], source)
+    if core is not None:
+        folder = RunFolder(run, core=own_core(core, loaded.series.num_coordinates))
+    with core_option(run, core):
+        fitted = folder.finished(settings.method if stage is None else stage)
+    if fitted is None:
+        what = "model" if stage is None else stage
+        raise CheckpointError(f"{run} has no finished {what} yet. First: kaffee resume {run}")
     train, _ = loaded.series.split(1.0 - settings.test_fraction)
     return FinishedStage(settings, source, train, fitted.reconstruction)

@@ -1,5 +1,6 @@
 """`kaffee fit` and `kaffee resume`."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,22 +142,35 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
     """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
     from rich.console import Console
 
-    from kaffee.cli.conclusion import conclude
+    from kaffee.cli.conclusion import conclude, show, stored_conclusion
     from kaffee.cli.progress import TrainingProgress
     from kaffee.fitting import fit as fit_series
     from kaffee.sources import short_recordings, summary
+    from kaffee.starting import is_own
 
     console = Console(stderr=True)
     if not quiet:
         console.print(f"{title}: {summary(loaded.series)} -> {folder.path}", markup=False, soft_wrap=True)
     for note in short_recordings(loaded.series, settings):
         console.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
-    with TrainingProgress(console, quiet=quiet) as progress:
-        result = fit_series(loaded.series, settings, dt=loaded.dt, store=folder, watcher=progress.watcher)
-    for stage in (result.prior, result.fitted):
+    known = stored_conclusion(folder, settings, loaded)
+    if known is None:
+        with TrainingProgress(console, quiet=quiet) as progress:
+            result = fit_series(loaded.series, settings, dt=loaded.dt, store=folder, watcher=progress.watcher)
+        stages = result.prior, result.fitted
+    else:
+        stages = known.stages
+    for stage in stages:
         if stage.skipped:
             word, colour = ("warning", "yellow") if stage.completed else ("error", "red")
             console.print(f"{word}: {stage.report}", style=colour, markup=False, soft_wrap=True)
-    conclude(folder, result, loaded, title=title, quiet=quiet, json=json)
-    if not result.fitted.completed:
+    if known is None:
+        conclude(folder.path, result, loaded, title=title, quiet=quiet, json=json)
+    else:
+        if not quiet:
+            core = ["--core", str(settings.core.start)] if is_own(settings.core.start) else []
+            again = shlex.join(["kaffee", "report", str(folder.path), *core])
+            typer.echo(f"Done before, nothing is repeated. To certify again: {again}", err=True)
+        show(known, json=json)
+    if not stages[-1].completed:
         raise typer.Exit(3)

@@ -4,6 +4,7 @@ import json as json_module
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -13,9 +14,20 @@ BROKEN_LINES = 3
 
 
 def follow_input(
-    run: Path, core: str | None, *, gate: float | None, patience: int, state: Path | None, skip_broken: bool, json: bool
+    run: Path,
+    core: str | None,
+    *,
+    gate: float | None,
+    patience: int,
+    state: Path | None,
+    json: bool,
+    **how: Any,
 ) -> None:
-    """Filter standard input until it ends, nobody listens, or Ctrl-C; all three are a good end."""
+    """Filter standard input until it ends, nobody listens, or Ctrl-C; all three are a good end.
+
+    Args:
+        how: Options of `kaffee.inference.following.follow`.
+    """
     from kaffee.inference.following import follow
     from kaffee.inference.online import OnlineFilter
     from kaffee.inference.stream import Interruptible
@@ -26,7 +38,7 @@ def follow_input(
         if gate is not None:
             online.set_gate(gate, patience)
     with Interruptible(sys.stdin.buffer) as source:
-        found = follow(online, source, sys.stdout, _warn, skip_broken=skip_broken)
+        found = follow(online, source, sys.stdout, _warn, **how)
     if found.closed:
         _discard_output()
     if state is not None:
@@ -34,8 +46,8 @@ def follow_input(
     facts = found.describe()
     if json:
         _warn(json_module.dumps(facts))
-    elif found.broken or found.rejected or found.restarts:
-        _warn(", ".join(f"{name}: {facts[name]}" for name in ("lines", "broken", "rejected", "restarts")))
+    elif found.broken or found.rejected or found.restarts or found.skipped:
+        _warn(", ".join(f"{name}: {facts[name]}" for name in ("lines", "broken", "skipped", "rejected", "restarts")))
     if found.broken:
         raise typer.Exit(BROKEN_LINES)
 

@@ -46,7 +46,7 @@ def forecast(
     """
     from kaffee.inference import forecast as forecast_recordings
 
-    recordings.check_output(output)
+    recordings.check_output(output, files)
     levels = recordings.levels_of(quantiles)
     moment = None if at is None else time_of(at)
     model = recordings.model_at(run, core)

@@ -1,7 +1,7 @@
 """`kaffee filter`, `kaffee smooth` and `kaffee impute`: recordings seen through a trained model."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,8 +61,8 @@ def filter_(
     Columns for each coordinate x: x_mean, x_std and quantiles of the signal given all readings so far, x_predicted_mean
     and x_predicted_std of the reading given those before; then log_likelihood and nis.
 
-    With --follow, lines of numbers or JSON come in on standard input and one JSON line for each goes out. Broken lines
-    are reported; the exit code is 3 if there were any.
+    With --follow, lines of numbers or JSON come in on standard input and one JSON line for each goes out. Steps that
+    their times leave out are filled in ("skipped"). Broken lines are reported; the exit code is 3 if there were any.
     """
     from kaffee.errors import ConfigError
 
@@ -71,7 +71,10 @@ def filter_(
             raise ConfigError("--follow reads standard input and writes standard output; leave out files and -o.")
         from kaffee.cli.follow import follow_input
 
-        follow_input(run, core, gate=gate, patience=patience, state=state, skip_broken=skip_broken, json=json)
+        if columns is not None or recording_column is not None or latent:
+            raise ConfigError("--columns, --recording-column and --latent are for files; leave them out with --follow.")
+        how: dict[str, Any] = {"skip_broken": skip_broken, "any_step": any_step, "time_column": time_column}
+        follow_input(run, core, gate=gate, patience=patience, state=state, json=json, **how)
         return
     if not files or output is None:
         raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
@@ -79,7 +82,7 @@ def filter_(
         raise ConfigError("--state and --skip-broken belong to --follow.")
     from kaffee.inference import filter_recordings
 
-    recordings.check_output(output)
+    recordings.check_output(output, files)
     levels = recordings.levels_of(quantiles)
     model = recordings.model_at(run, core)
     series = recordings.read_recordings(model, files, columns, time_column, recording_column)
@@ -117,7 +120,7 @@ def smooth(
     """
     from kaffee.inference import smooth as smooth_recordings
 
-    recordings.check_output(output)
+    recordings.check_output(output, files)
     levels = recordings.levels_of(quantiles)
     model = recordings.model_at(run, core)
     series = recordings.read_recordings(model, files, columns, time_column, recording_column)
@@ -144,7 +147,7 @@ def impute(
     """
     from kaffee.inference import impute as impute_recordings
 
-    recordings.check_output(output)
+    recordings.check_output(output, files)
     levels = recordings.levels_of(quantiles)
     model = recordings.model_at(run, core)
     series = recordings.read_recordings(model, files, columns, time_column, recording_column)

@@ -1,6 +1,8 @@
 """The entry point: collects the commands and prints errors for people."""
 
 import sys
+import warnings
+from typing import Any
 
 import typer
 
@@ -46,8 +48,20 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
 
 
+_show_with_code = warnings.showwarning
+
+
+def _show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """A warning for people, without the line of code that it came from; others are for developers."""
+    if issubclass(category, UserWarning):
+        typer.echo(f"warning: {message}", err=True)
+    else:
+        _show_with_code(message, category, *place, **more)
+
+
 def run() -> None:
     """Run the command line; errors that kaffee raises on purpose end in one sentence and exit code 1."""
+    warnings.showwarning = _show
     try:
         app()
     except KaffeeError as error:

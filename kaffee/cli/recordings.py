@@ -1,6 +1,7 @@
 """What the commands on recordings share: a model, files in, a table out."""
 
 import json as json_module
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,13 +69,16 @@ def read_recordings(
     return replace(read_series(files, columns=names, **options), columns=wanted)
 
 
-def check_output(output: Path) -> None:
-    """Refuse a file that could not be written, before the work is done."""
+def check_output(output: Path, inputs: Sequence[str] = ()) -> None:
+    """Refuse a file that could not be written, or is one of those that are read, before the work is done."""
     from kaffee.data.readers import SUFFIXES
     from kaffee.errors import ConfigError
 
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
+    for path in map(Path, inputs):
+        if output.exists() and path.exists() and output.samefile(path):
+            raise ConfigError(f"-o {output} would overwrite {path}, which is read. Choose another name with -o.")
 
 
 def levels_of(quantiles: str) -> tuple[float, ...]:

@@ -24,14 +24,16 @@ def report(
 ) -> None:
     """Certify finished runs on held-out data and write their report.html; `kaffee fit` ends with the same.
 
-    With --on, recordings that have nothing to do with training are the held-out data.
+    With --on, recordings that have nothing to do with training are the held-out data; page and certificate then go to
+    the folder on-NAME of the run, beside its own, and `kaffee compare RUN/on-NAME ...` finds them there.
     """
     from kaffee.cli.conclusion import conclude
     from kaffee.cli.finished import finished_fit
 
     for run in runs:
         found = finished_fit(run, core, on=on)
-        conclude(found.folder, found.fit, found.loaded, title=found.title, quiet=quiet, json=json)
+        how: dict[str, Any] = {"title": found.title, "doubt": found.doubt, "quiet": quiet, "json": json}
+        conclude(found.output, found.fit, found.loaded, **how)
 
 
 def compare(
@@ -48,6 +50,9 @@ def compare(
 
     if len(runs) < 2:
         raise ConfigError(f"Name two runs or more to compare, such as: kaffee compare {runs[0]} other")
+    own_pages = [(run / "report.html").resolve() for run in runs]
+    if output.suffix.lower() not in (".html", ".htm") or output.resolve() in own_pages:
+        raise ConfigError(f"-o {output} is no place for the page. Choose another name, such as compare.html.")
     certificates = {_label(run, runs): read_certificate(run) for run in runs}
     table = comparison_table(certificates)
     write_atomically(output, compared_page(certificates).to_html().encode())

@@ -102,10 +102,17 @@ def simulate(
 ) -> None:
     """Simulate a system with process and observation noise as the paper defines them."""
     from kaffee.cli.fit import numbers
+    from kaffee.cli.recordings import check_output
     from kaffee.data import Series, write_series
+    from kaffee.errors import ConfigError
     from kaffee.systems import get_system
     from kaffee.systems import simulate as run
 
+    check_output(output)
+    if states is not None:
+        check_output(states)
+        if states.resolve() == output.resolve():
+            raise ConfigError(f"--states {states} would overwrite -o {output}. Choose another name for one of them.")
     system = get_system(name, **numbers(param or []))
     simulation = run(system, steps, seed=seed, process_noise=process_noise, observation_noise=observation_noise)
     written: dict[str, dict[str, Any]] = {}

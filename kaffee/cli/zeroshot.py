@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kaffee.cli.context import SYSTEM_CONTEXT, Download, context_series, foundation_model
+from kaffee.cli.recordings import check_output
 
 
 def zeroshot(
@@ -35,13 +36,11 @@ def zeroshot(
     import numpy as np
 
     from kaffee.data import Series, write_series
-    from kaffee.data.readers import SUFFIXES
     from kaffee.dynamix.forecasting import zero_shot
     from kaffee.errors import ConfigError, KaffeeError
     from kaffee.rollout import DIVERGENCE_BOUND
 
-    if output.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
+    check_output(output, [data])
     series = context_series(data, columns, SYSTEM_CONTEXT if context is None else context).series
     if recording >= series.num_recordings:
         raise ConfigError(f"There is no recording {recording}; {series.label} has {series.num_recordings}.")

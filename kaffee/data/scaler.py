@@ -69,10 +69,15 @@ class Scaler:
             names = [series.columns[int(j)] for j in constant]
             example = float(mean[constant[0]] * unit[constant[0]])
             which = "columns" if len(names) > 1 else "column"
+            others = ",".join(name for name in series.columns if name not in names)
+            leave_out = (
+                f"Leave {'it' if len(names) == 1 else 'them'} out: --columns {others}, or Series.select in Python."
+                if others
+                else "Nothing is left to model."
+            )
             raise DataError(
                 f"{series.label}: constant {which} {quoted(names)} ({example:.6g} in all "
-                f"{int(count[constant[0]])} observed values): there is no scale to standardise by. Select "
-                "the other columns, or use Scaler.identity to skip standardisation."
+                f"{int(count[constant[0]])} observed values): there is no scale to standardise by. {leave_out}"
             )
         return cls(mean * unit, scale * unit)
 

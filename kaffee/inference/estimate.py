@@ -20,6 +20,10 @@ class Estimate:
     def __init__(self, row: Row, scaler: Scaler) -> None:
         self._row, self._scaler = row, scaler
 
+    def at(self, rows: Int[np.ndarray, " K"]) -> "Estimate":
+        """Some rows of many."""
+        return Estimate(Row(*(np.asarray(value)[rows] for value in self._row)), self._scaler)
+
     @cached_property
     def mean(self) -> Float[np.ndarray, "... N"]:
         """Of the signal B z, given all readings up to this one."""

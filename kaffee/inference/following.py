@@ -1,16 +1,20 @@
 """Filtering a stream of lines: every line in is one JSON line out, in order."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from kaffee.inference.clock import Clock
 from kaffee.inference.encoding import LineWriter
-from kaffee.inference.lines import BrokenLine, LineReader, Reading
+from kaffee.inference.lines import NAN, BrokenLine, LineReader
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.stream import LONGEST_LINE, Interruptible, Line, batches
+
+PORTION = 4096
+"""Steps that are filtered in one go."""
 
 
 @dataclass
@@ -20,6 +24,7 @@ class Followed:
     Attributes:
         lines: All that came in.
         steps: Steps that the filter took.
+        skipped: Those of them that no line came for, as times tell.
         broken: Lines that were no reading; each was reported.
         rejected: Entries that were read but not believed.
         restarts: How often the belief was lost and started anew.
@@ -28,6 +33,7 @@ class Followed:
 
     lines: int = 0
     steps: int = 0
+    skipped: int = 0
     broken: int = 0
     rejected: int = 0
     restarts: int = 0
@@ -38,6 +44,21 @@ class Followed:
         return asdict(self)
 
 
+class Answer(NamedTuple):
+    """What comes back for a line.
+
+    Attributes:
+        values: The reading; None if the line is no step.
+        error: What is wrong with the line, if anything.
+        skipped: Steps before this one that no line came for.
+    """
+
+    values: list[float] | None
+    time: Any = None
+    error: str = ""
+    skipped: int = 0
+
+
 def follow(
     online: OnlineFilter,
     source: IO[bytes] | Interruptible,
@@ -45,29 +66,36 @@ def follow(
     report: Callable[[str], Any],
     *,
     skip_broken: bool = False,
+    any_step: bool = False,
+    time_column: str | None = None,
 ) -> Followed:
     """Filter lines until the stream ends, or nobody listens.
 
     All lines that are waiting are filtered in one go and written at once; results do not depend on how lines arrive. A
-    broken line is a step without reading, since the sensor's clock went on: its belief comes with an `error`.
+    broken line is a step without reading, since the sensor's clock went on: its belief comes with an `error`. Where
+    lines have times, steps that they leave out are taken without a reading; a line whose time does not fit is broken,
+    and no step.
 
     Args:
         report: Called with a sentence for every broken line.
         skip_broken: A broken line is no step at all: its object holds only `line` and `error`.
+        any_step: Every line is one step, whatever its time is.
+        time_column: The column of times; found by its name if left out.
     """
-    reader = LineReader(online.columns)
+    reader = LineReader(online.columns, time_column)
     writer = LineWriter(online.columns, np.dtype(online.reconstruction.model.dtype).name)
+    clock = Clock(None if any_step else online.reconstruction.dt, online.time)
     total = Followed()
     try:
         for lines in batches(source):
             if total.lines == 0 and reader.is_header(_text(lines[0], first=True)):
                 total.lines, lines = 1, lines[1:]
-            readings = [_read(reader, line, first=total.lines + i == 0) for i, line in enumerate(lines)]
-            for i, reading in enumerate(readings):
-                if isinstance(reading, str):
-                    total.broken += 1
-                    report(f"line {total.lines + i + 1}: {reading}")
-            target.writelines(_objects(online, writer, readings, total, skip_broken))
+            start = total.lines
+            read = (_read(reader, clock, line, skip_broken, first=start + i == 0) for i, line in enumerate(lines))
+            for answers in _portions(read):
+                _report(answers, total, report)
+                target.writelines(_objects(online, writer, answers, total))
+                online.time = clock.time
             target.flush()
     except BrokenPipeError:
         total.closed = True
@@ -79,37 +107,70 @@ def _text(line: Line, *, first: bool) -> str:
     return text.removeprefix("\ufeff") if first else text
 
 
-def _read(reader: LineReader, line: Line, *, first: bool) -> Reading | str:
-    """A reading, or what is wrong with the line."""
-    if line.too_long:
-        return f"longer than {LONGEST_LINE} bytes"
+def _read(reader: LineReader, clock: Clock, line: Line, skip_broken: bool, *, first: bool) -> Answer:
+    """What a line says, and how far it is ahead of the one before."""
     try:
-        return reader.read(_text(line, first=first))
+        if line.too_long:
+            raise BrokenLine(f"longer than {LONGEST_LINE} bytes")
+        reading = reader.read(_text(line, first=first))
     except BrokenLine as error:
-        return str(error)
+        if skip_broken:
+            return Answer(None, error=str(error))
+        clock.tick()
+        return Answer([NAN] * len(reader.columns), error=str(error))
+    if reading.time is None:
+        clock.tick()
+        return Answer(reading.values)
+    try:
+        return Answer(reading.values, reading.time, skipped=clock.skipped(reading.time))
+    except BrokenLine as error:
+        return Answer(None, reading.time, str(error))
 
 
-def _objects(
-    online: OnlineFilter, writer: LineWriter, readings: list[Reading | str], total: Followed, skip_broken: bool
-) -> list[str]:
-    """The JSON lines of a batch; counts them in `total`."""
-    missing = [np.nan] * len(online.columns)
-    kept = [r for r in readings if isinstance(r, Reading) or not skip_broken]
-    values = np.array([r.values if isinstance(r, Reading) else missing for r in kept]).reshape(-1, len(missing))
-    restarts = 0 if online.num_steps else -1
+def _portions(answers: Iterable[Answer]) -> Iterator[list[Answer]]:
+    """Answers in lists of so many steps that their beliefs fit into memory, however long the gaps are."""
+    kept: list[Answer] = []
+    steps = 0
+    for answer in answers:
+        kept.append(answer)
+        steps += 1 + answer.skipped
+        if steps >= PORTION:
+            yield kept
+            kept, steps = [], 0
+    if kept:
+        yield kept
+
+
+def _report(answers: list[Answer], total: Followed, report: Callable[[str], Any]) -> None:
+    for i, answer in enumerate(answers):
+        if answer.error:
+            total.broken += 1
+            report(f"line {total.lines + i + 1}: {answer.error}")
+
+
+def _objects(online: OnlineFilter, writer: LineWriter, answers: list[Answer], total: Followed) -> list[str]:
+    """The JSON lines of answers; counts them in `total`."""
+    steps = [answer for answer in answers if answer.values is not None]
+    rows = np.cumsum([1 + answer.skipped for answer in steps], dtype=np.int64) - 1
+    values = np.full((int(rows[-1]) + 1 if steps else 0, len(online.columns)), np.nan)
+    values[rows] = np.array([answer.values for answer in steps]).reshape(-1, len(online.columns))
+    first = online.num_steps == 0 and bool(steps)
     estimate = online.run(values)
     total.rejected += int(estimate.rejected.sum())
-    total.restarts += int(estimate.restarted.sum()) + (restarts if len(kept) else 0)
-    total.steps += len(kept)
-    fields, found = writer.encode(estimate), []
-    for reading in readings:
+    total.restarts += int(estimate.restarted.sum()) - first
+    total.steps += len(values)
+    total.skipped += len(values) - len(steps)
+    fields, found = writer.encode(estimate if len(steps) == len(values) else estimate.at(rows)), []
+    for answer in answers:
         total.lines += 1
         parts = [f'"line": {total.lines}']
-        if isinstance(reading, str):
-            parts.append(f'"error": {json.dumps(reading)}')
-        elif reading.time is not None:
-            parts.append(f'"t": {json.dumps(reading.time)}')
-        if isinstance(reading, Reading) or not skip_broken:
+        if answer.time is not None:
+            parts.append(f'"t": {json.dumps(answer.time)}')
+        if answer.error:
+            parts.append(f'"error": {json.dumps(answer.error)}')
+        if answer.skipped:
+            parts.append(f'"skipped": {answer.skipped}')
+        if answer.values is not None:
             parts.append(next(fields))
         found.append("{" + ", ".join(parts) + "}\n")
     return found

@@ -12,9 +12,10 @@ from jaxtyping import Float
 from kaffee.checkpoint import Reconstruction
 from kaffee.checks import filter_of
 from kaffee.data.series import Series
-from kaffee.errors import ConfigError, DataError
+from kaffee.errors import DataError
 from kaffee.forecast import forecast_ensemble
 from kaffee.inference.columns import BAND, as_series, check_levels, quantile_name
+from kaffee.inference.counts import check_count
 from kaffee.inference.matching import matched
 from kaffee.inference.passes import belief_at, time_first
 from kaffee.rollout import DIVERGENCE_BOUND
@@ -94,9 +95,8 @@ def forecast(
         observation_noise: Forecast readings; without it the signal behind them.
         any_step: Accept a time step that is not the model's.
     """
-    for name, value, least in (("num_steps", num_steps, 1), ("members", members, 2)):
-        if value < least:
-            raise ConfigError(f"{name} = {value} is too few; use {least} or more.")
+    num_steps, members = check_count("num_steps", num_steps, 1), check_count("members", members, 2)
+    seed = check_count("seed", seed, 0)
     series = matched(reconstruction, series, any_step=any_step)
     model, scaler = reconstruction.model, reconstruction.scaler
     starts = _start_rows(series, reconstruction.dt, at)

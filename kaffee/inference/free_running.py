@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 
 from kaffee.checkpoint import Reconstruction
 from kaffee.data.series import Series
-from kaffee.errors import ConfigError, DataError, KaffeeError
+from kaffee.errors import DataError, KaffeeError
+from kaffee.inference.counts import check_count
 from kaffee.inference.matching import model_columns
 from kaffee.rollout import DIVERGENCE_BOUND, describe_divergence, free_run
 
@@ -61,9 +62,8 @@ def simulate(
         transient: Steps before the first that is kept.
         seed: Of everything random.
     """
-    for name, value, least in (("num_steps", num_steps, 1), ("runs", runs, 1), ("transient", transient, 0)):
-        if value < least:
-            raise ConfigError(f"{name} = {value} is too few; use {least} or more.")
+    num_steps, runs = check_count("num_steps", num_steps, 1), check_count("runs", runs, 1)
+    transient, seed = check_count("transient", transient, 0), check_count("seed", seed, 0)
     model, scaler = reconstruction.model, reconstruction.scaler
     key_start, key_shell, key_core = jax.random.split(jax.random.key(seed), 3)
     if start is None:

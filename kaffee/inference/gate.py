@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from scipy.special import chdtri
 
 from kaffee.errors import ConfigError
+from kaffee.inference.counts import check_count
 from kaffee.inference.tracking import Gate, open_gate
 
 
@@ -17,10 +18,9 @@ def gate_of(quantile: float | None, patience: int = 10) -> Gate:
     >>> round(float(gate_of(0.95).threshold), 3)
     3.841
     """
+    patience = check_count("patience", patience, 1)
     if quantile is None:
         return open_gate()
     if not 0.0 < quantile < 1.0:
         raise ConfigError(f"The gate is a quantile between 0 and 1, such as 0.9999; not {quantile:g}.")
-    if patience < 1:
-        raise ConfigError(f"The gate's patience is at least 1 reading, not {patience}.")
     return Gate(jnp.asarray(chdtri(1.0, 1.0 - quantile), jnp.float32), jnp.asarray(patience, jnp.int32))

@@ -35,10 +35,14 @@ class LineReader:
     A line is one of: numbers between commas, semicolons, tabs or spaces; a JSON array; a JSON object by column name.
     Blank lines and cells, NA, nan and null are missing. Names in a header line, or in an object, may come in any order
     and beside others; without names there must be as many numbers as the model has columns.
+
+    Args:
+        time_column: The name of the times; None: t, time, timestamp, date or datetime, also with a unit.
     """
 
-    def __init__(self, columns: Sequence[str]) -> None:
+    def __init__(self, columns: Sequence[str], time_column: str | None = None) -> None:
         self.columns = tuple(columns)
+        self._time_column = time_column
         self._width = len(self.columns)
         self._positions: list[int] | None = None
         self._time: int | None = None
@@ -60,9 +64,16 @@ class LineReader:
                 "columns."
             )
         self._positions, self._width = [cells.index(name) for name in self.columns], len(cells)
-        self._time = next((j for j, cell in enumerate(cells) if cell.lower() in TIME_NAMES), None)
-        self._time = None if self._time in self._positions else self._time
+        self._time = next((j for j, cell in enumerate(cells) if self._is_time(cell)), None)
+        if self._time_column is not None and self._time is None:
+            raise DataError(f"Line 1: the header has no '{self._time_column}', only {quoted(cells)}.")
         return True
+
+    def _is_time(self, name: str) -> bool:
+        """Whether a name is that of the times; a column of the model is none."""
+        if self._time_column is not None or name in self.columns:
+            return name == self._time_column
+        return name.partition("[")[0].partition("(")[0].strip().lower() in TIME_NAMES
 
     def read(self, line: str) -> Reading:
         """The reading of a line.
@@ -109,7 +120,7 @@ class LineReader:
             return Reading([_json_number(v, name) for v, name in zip(value, self.columns, strict=True)])
         if not any(name in value for name in self.columns):
             raise BrokenLine(f"none of the model's columns ({', '.join(self.columns)}) in it")
-        time = next((value[key] for key in value if key.lower() in TIME_NAMES and key not in self.columns), None)
+        time = next((value[key] for key in value if self._is_time(key)), None)
         return Reading([_json_number(value.get(name), name) for name in self.columns], _plain(time))
 
 

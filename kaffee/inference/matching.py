@@ -1,5 +1,6 @@
 """Does a recording fit a model? Its columns by name, its time step by the clock."""
 
+import warnings
 from dataclasses import replace
 
 from kaffee.checkpoint import Reconstruction
@@ -18,7 +19,8 @@ def model_columns(reconstruction: Reconstruction) -> tuple[str, ...]:
 def matched(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Series:
     """The model's columns of a series, in the model's order.
 
-    Arrays without names, and models fitted to such, are matched by position. Other columns are left out.
+    Columns are found by name; others are left out. Where only one side has names of its own, and none of them is one of
+    the other's, position decides, with a warning if it is the series that has them.
 
     Args:
         any_step: Accept a time step that is not the model's.
@@ -29,7 +31,9 @@ def matched(reconstruction: Reconstruction, series: Series, *, any_step: bool = 
     wanted = model_columns(reconstruction)
     if set(wanted) <= set(series.columns):
         chosen = series.select(list(wanted))
-    elif len(wanted) == series.num_coordinates and _nameless(wanted, series.columns):
+    elif decided_by_position(wanted, series.columns):
+        if not automatic(series.columns):
+            warnings.warn(position_note(wanted, series), UserWarning, stacklevel=3)
         chosen = replace(series, columns=wanted)
     else:
         missing = [name for name in wanted if name not in series.columns]
@@ -43,8 +47,28 @@ def matched(reconstruction: Reconstruction, series: Series, *, any_step: bool = 
     return chosen
 
 
-def _nameless(*names: tuple[str, ...]) -> bool:
-    return any(given == check_columns(None, len(given), "names") for given in names)
+def decided_by_position(wanted: tuple[str, ...], given: tuple[str, ...]) -> bool:
+    """Whether nothing but position can tell which column is which: as many, one side without names, none in common.
+
+    >>> names = ("x1", "x2")
+    >>> [decided_by_position(names, given) for given in (("a", "b"), ("x2", "b"), ("a",))]
+    [True, False, False]
+    """
+    one_side_is_nameless = automatic(wanted) or automatic(given)
+    return len(wanted) == len(given) and one_side_is_nameless and not set(wanted) & set(given)
+
+
+def position_note(wanted: tuple[str, ...], series: Series) -> str:
+    """The sentence about a series whose names say nothing to the model."""
+    return (
+        f"{series.label}: {quoted(series.columns)} are taken for the model's {quoted(wanted)}, by their position. "
+        "Rename them, or on the command line name them in the model's order (--columns), to be sure."
+    )
+
+
+def automatic(names: tuple[str, ...]) -> bool:
+    """Whether nobody named these columns: x1..xN, or 0..N-1 as pandas calls them."""
+    return names in (check_columns(None, len(names), "names"), tuple(map(str, range(len(names)))))
 
 
 def _check_step(reconstruction: Reconstruction, series: Series) -> None:

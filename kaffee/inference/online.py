@@ -42,6 +42,8 @@ class OnlineFilter:
         self.set_gate(gate, patience)
         self.columns = model_columns(reconstruction)
         self.num_steps = 0
+        # Of the last step, for those who know it; kept with the state.
+        self.time: float | None = None
         self._weights, rest = weights_of(model)
         self._programs = programs(filter_of(reconstruction), rest)
         self._track = before_the_first_row(model, 1)
@@ -87,7 +89,8 @@ class OnlineFilter:
 
     def save(self, path: str | Path) -> Path:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""
-        facts: dict[str, Any] = {"gate": self.gate, "patience": self.patience, "num_steps": self.num_steps}
+        facts: dict[str, Any] = {"gate": self.gate, "patience": self.patience}
+        facts |= {"num_steps": self.num_steps, "time": self.time}
         return write_track(Path(path), self.reconstruction, self._track, facts)
 
     def restore(self, path: str | Path) -> Self:
@@ -96,7 +99,7 @@ class OnlineFilter:
             Path(path), self.reconstruction, before_the_first_row(self.reconstruction.model, 1)
         )
         self.set_gate(facts["gate"], facts["patience"])
-        self.num_steps = facts["num_steps"]
+        self.num_steps, self.time = facts["num_steps"], facts["time"]
         return self
 
     def set_gate(self, gate: float | None, patience: int = 10) -> None:
@@ -119,6 +122,9 @@ class OnlineFilter:
 
 def _numbers(values: Any) -> np.ndarray:
     try:
-        return np.asarray(values, np.float64)
+        array = np.asarray(values)
+        if array.dtype.kind == "c":  # NumPy would drop the imaginary part
+            raise TypeError
+        return array.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
         raise DataError(f"A reading must be numbers, nan for missing ones, not {values!r:.80}.") from error

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,11 @@ def read_track(folder: Path, reconstruction: Reconstruction, template: Track) ->
 def _facts(given: Any, folder: Path) -> dict[str, Any]:
     """What `OnlineFilter.save` notes beside the track, with the values that it can have."""
     if isinstance(given, dict):
-        gate, patience, steps = (given.get(name) for name in ("gate", "patience", "num_steps"))
+        gate, patience, steps, time = (given.get(name) for name in ("gate", "patience", "num_steps", "time"))
         whole = type(patience) is int and 1 <= patience <= MAX_PATIENCE and type(steps) is int and steps >= 0
-        if whole and (gate is None or (type(gate) is float and 0.0 < gate < 1.0)):
-            return {"gate": gate, "patience": patience, "num_steps": steps}
+        known = time is None or (type(time) is float and math.isfinite(time))
+        if whole and known and (gate is None or (type(gate) is float and 0.0 < gate < 1.0)):
+            return {"gate": gate, "patience": patience, "num_steps": steps, "time": time}
     raise CheckpointError(
         f"{folder}/{NAME}.json does not say which gate the filter had and how many steps it took. "
         "Start anew without it."

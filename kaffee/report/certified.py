@@ -16,7 +16,7 @@ from kaffee.tables import Table
 # What the number of a verdict is.
 MEANING = {
     "calibration": "normalised innovation squared",
-    "whiteness": "largest autocorrelation",
+    "whiteness": "autocorrelation that stands out most",
     "skill": "gain over the best baseline, nats",
     "spread": "share of the attainable correlation",
     "tangents": "rank correlation of growths",
@@ -29,6 +29,7 @@ class Card(NamedTuple):
     """A verdict as the first screen shows it."""
 
     axis: str
+    check: str
     name: str
     status: str
     value: str
@@ -40,7 +41,8 @@ def cards(certificate: Certificate) -> list[Card]:
     """One for each check, in the order of the axes."""
     return [
         Card(
-            f"{v.axis} {AXES[v.axis]}: {v.name}",
+            f"{v.axis} {AXES[v.axis]}",
+            v.name,
             MEANING.get(v.name, v.name),
             v.status,
             "–" if v.value is None else f"{v.value:.3g}",
@@ -64,7 +66,7 @@ def stored_certificate(certificate: Certificate) -> dict[str, Any]:
     """What a run keeps of its certificate: everything but the trajectories, which can be run again."""
     found = certificate.to_dict()
     if found["agreement"] is not None:
-        found["agreement"].pop("runs", None)
+        found["agreement"].pop("drawn", None)
     return found
 
 

@@ -1,11 +1,12 @@
 """Certificates of several runs beside each other, from the files that `kaffee fit` and `kaffee report` leave."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kaffee.data.validate import quoted
 from kaffee.errors import CheckpointError
-from kaffee.report.comparison import Metric, overlay, side_by_side
+from kaffee.report.comparison import Metric, common_panels, overlay, panels_of, side_by_side
 from kaffee.report.html import Report, Section
 from kaffee.report.interactive import Axis, Curve, Plot, coverage, estimates
 from kaffee.store import read_json
@@ -24,13 +25,13 @@ METRICS: tuple[tuple[str, tuple[Any, ...], str | float | None], ...] = (
     ("coverage of 90 % bands", ("residuals", "coverage", "0.9"), 0.9),
     ("largest autocorrelation", ("residuals", "whiteness", "largest"), "low"),
     ("tangent proxy, within", ("tangents", "within"), "high"),
-    ("d_stsp of the core", ("agreement", "core", "d_stsp"), "low"),
-    ("d_h of the core", ("agreement", "core", "d_h"), "low"),
-    ("d_stsp with noise", ("agreement", "stochastic", "d_stsp"), "low"),
-    ("d_h with noise", ("agreement", "stochastic", "d_h"), "low"),
+    ("d_stsp of the core", ("agreement", "core", "typical", "d_stsp"), "low"),
+    ("d_h of the core", ("agreement", "core", "typical", "d_h"), "low"),
+    ("d_stsp with noise", ("agreement", "stochastic", "typical", "d_stsp"), "low"),
+    ("d_h with noise", ("agreement", "stochastic", "typical", "d_h"), "low"),
     ("lambda_1", ("agreement", "exponents", "values", 0), None),
-    ("diverged runs of the core", ("agreement", "divergence", "core"), "low"),
-    ("trapped runs of the core", ("agreement", "divergence", "trapped_core"), "low"),
+    ("diverged runs of the core", ("agreement", "core", "diverged"), "low"),
+    ("trapped runs of the core", ("agreement", "core", "trapped"), "low"),
 )
 
 
@@ -61,13 +62,22 @@ def _number(stored: Stored, path: tuple[Any, ...]) -> float | None:
 
 def comparison_table(certificates: Mapping[str, Stored]) -> Table:
     """All numbers side by side, with the name of the better run."""
-    fingerprints = {_at(stored, ("about", "test", "fingerprint")) for stored in certificates.values()}
-    note = "" if len(fingerprints) == 1 else "The held-out data differ between runs: differences may be theirs."
     metrics = [
         Metric(name, [_number(stored, path) for stored in certificates.values()], best) for name, path, best in METRICS
     ]
     known = [metric for metric in metrics if any(value is not None for value in metric.values)]
-    return side_by_side("Runs on their held-out data", list(certificates), known, note=note)
+    return side_by_side("Runs on their held-out data", list(certificates), known, note=_caution(certificates))
+
+
+def _caution(certificates: Mapping[str, Stored]) -> str:
+    """Why numbers of these runs may differ although the runs do not."""
+    notes = [f"{run}: {text}" for run, stored in certificates.items() if (text := _at(stored, ("about", "warning")))]
+    columns = {run: _at(stored, ("about", "columns")) or [] for run, stored in certificates.items()}
+    if len(set(map(frozenset, columns.values()))) > 1:
+        notes.append(f"The runs have different columns ({_by_run(columns)}): their numbers are about different things.")
+    elif len({_at(stored, ("about", "test", "fingerprint")) for stored in certificates.values()}) > 1:
+        notes.append("The held-out data differ between runs: differences may be theirs.")
+    return " ".join(notes)
 
 
 def verdicts_table(certificates: Mapping[str, Stored]) -> Table:
@@ -80,22 +90,40 @@ def verdicts_table(certificates: Mapping[str, Stored]) -> Table:
 
 def compared_page(certificates: Mapping[str, Stored]) -> Report:
     """The page: verdicts, numbers, and the figures that say more when they lie over each other."""
-    figures = []
+    figures, left_out = [], ""
     for figure in (_coverage, _scores, _spectra):
         plots = {run: plot for run, stored in certificates.items() if (plot := figure(stored)) is not None}
         if len(plots) > 1:
-            figures.append(overlay(plots))
+            figures += [overlay(plots)] if common_panels(plots) else []
+            left_out = f"{left_out} {_left_out(plots)}".strip()
     figures += _exponents(certificates)
     return Report(
         f"kaffee compare: {', '.join(certificates)}",
         [
             Section("Verdicts", tables=[verdicts_table(certificates)]),
             Section("Numbers", tables=[comparison_table(certificates)]),
-            *([Section("Figures", interactive=figures)] if figures else []),
+            *([Section("Figures", left_out, interactive=figures)] if figures or left_out else []),
         ],
         subtitle="Each run on its own held-out data.",
         provenance={run: _at(stored, ("about", "test", "fingerprint")) for run, stored in certificates.items()},
     )
+
+
+def _left_out(plots: Mapping[str, Plot]) -> str:
+    """Which panels of a plot not all runs have, as a sentence; empty if all have all."""
+    shown = common_panels(plots)
+    missing = {run: [str(key) for key in panels_of(plot) if key not in shown] for run, plot in plots.items()}
+    if not any(missing.values()):
+        return ""
+    title = next(iter(plots.values())).title
+    which = _by_run({run: names for run, names in missing.items() if names})
+    if shown:
+        return f"'{title}' shows common columns only, without {which}."
+    return f"'{title}' is left out, since no column is in all runs ({which})."
+
+
+def _by_run(names: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{run}: {quoted(found)}" for run, found in names.items())
 
 
 def _coverage(stored: Stored) -> Plot | None:

@@ -79,8 +79,8 @@ def overlay(plots: Mapping[str, Plot], *, title: str | None = None, shared: Sequ
     if not plots:
         raise ConfigError("There is no plot to lay over another. Give the plots of two runs.")
     first = next(iter(plots.values()))
-    panels = {run: _panels(plot) for run, plot in plots.items()}
-    keys = [key for key in next(iter(panels.values())) if all(key in found for found in panels.values())]
+    panels = {run: panels_of(plot) for run, plot in plots.items()}
+    keys = common_panels(plots)
     if not keys:
         raise ConfigError(f"The plots '{first.title}' of {', '.join(plots)} have no panel in common.")
     merged = {key: _merged({run: found[key] for run, found in panels.items()}, shared) for key in keys}
@@ -89,7 +89,14 @@ def overlay(plots: Mapping[str, Plot], *, title: str | None = None, shared: Sequ
     return replace(first, title=title or first.title, panels=merged[""].marks)
 
 
-def _panels(plot: Plot) -> dict[Any, Panel]:
+def common_panels(plots: Mapping[str, Plot]) -> list[Any]:
+    """The names of the panels that all plots have, in the order of the first."""
+    first, *others = map(panels_of, plots.values())
+    return [key for key in first if all(key in found for found in others)]
+
+
+def panels_of(plot: Plot) -> dict[Any, Panel]:
+    """The panels of a plot by name; one that has no name is called ""."""
     found = plot.panels if isinstance(plot.panels, Mapping) else {"": plot.panels}
     return {key: panel if isinstance(panel, Panel) else Panel(panel) for key, panel in found.items()}
 

@@ -44,10 +44,24 @@ def calibration_section(residuals: Residuals) -> Section:
     figures: list[Plot] = [reliability, pit]
     if residuals.whiteness is not None:
         figures.append(_autocorrelations(residuals.whiteness, residuals.columns))
-        rows.append(["largest |autocorrelation|", residuals.whiteness.largest, residuals.whiteness.expected_largest])
+        rows.append(["largest |autocorrelation|", *_largest(residuals.whiteness)])
     table = Table("One-step predictions", ("quantity", "value", "expected"), rows)
     text = f"{residuals.num_entries} held-out readings, each predicted from those before it."
-    return Section("Calibration", text, tables=[table], interactive=figures)
+    return Section("Calibration", text, tables=[table, _by_coordinate(residuals)], interactive=figures)
+
+
+def _largest(white: Whiteness) -> tuple[float, str]:
+    at = white.largest_lag - 1, white.largest_coordinate
+    return white.largest, f"below {white.chance[at]:.3f} if all is well"
+
+
+def _by_coordinate(residuals: Residuals) -> Table:
+    """What the worst coordinate is judged by."""
+    numbers = residuals.counts, residuals.nis_each, residuals.coverage_each, residuals.bias, residuals.ks_each
+    columns = ("coordinate", "readings", "nis", "cover 90", "bias", "ks of pit")
+    rows = [[name, *(each[j].item() for each in numbers)] for j, name in enumerate(residuals.columns)]
+    note = "Ideal are 1, 0.9, 0 and 0. Bias in predicted standard deviations."
+    return Table("By coordinate", columns, rows, note=note)
 
 
 def _autocorrelations(white: Whiteness, columns: tuple[str, ...]) -> Plot:

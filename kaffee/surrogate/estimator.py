@@ -15,7 +15,7 @@ from kaffee.fitting import fit
 from kaffee.frames import ArrayFrame, Bands, Data, FilteredBands, Forecast, Request, read_data
 from kaffee.inference import OnlineFilter, filter_recordings, forecast, impute, simulate, smooth
 from kaffee.inference.columns import BAND
-from kaffee.inference.matching import model_columns
+from kaffee.inference.matching import automatic, decided_by_position, model_columns, position_note
 from kaffee.sources import short_recordings
 from kaffee.surrogate.parameters import Parameters
 from kaffee.surrogate.stored import read_surrogate, write_surrogate
@@ -250,8 +250,9 @@ class Surrogate(Parameters):
         wanted = model_columns(model)
         data = read_data(X, Request(times, wanted, model.provenance.get("frequency")))
         own = data.series.columns
-        nameless = wanted == tuple(f"x{n + 1}" for n in range(len(wanted)))
-        if nameless and len(own) == len(wanted) and not set(wanted) <= set(own):
+        if decided_by_position(wanted, own) and automatic(wanted):
+            if not automatic(own):
+                warnings.warn(position_note(wanted, data.series), UserWarning, stacklevel=3)
             model = replace(model, columns=own)
         return data, model
 

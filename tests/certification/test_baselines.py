@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import textbook_filter
@@ -19,13 +21,14 @@ from certification.problems import (
     train_series,
     true_reconstruction,
 )
-from kaffee.certification import linear
+from kaffee.certification import linear, regression
 from kaffee.certification.baselines import ages, climatology, persistence, structure_function
 from kaffee.certification.horizons import default_horizons
 from kaffee.certification.passes import Starts, choose_starts, filter_pass
 from kaffee.certification.residuals import residual_checks
 from kaffee.data import Scaler, Series
 from kaffee.errors import DataError
+from kaffee.rollout import free_run
 
 NAN = np.nan
 
@@ -99,6 +102,98 @@ def short_fit(monkeypatch):
     monkeypatch.setattr(linear, "SETTINGS", replace(linear.SETTINGS, schedule=schedule))
 
 
+def autoregressive(coefficients, num_steps=1500, noise=1.0, seed=0):
+    """x_t = sum_k a_k x_{t-k} + noise, one coordinate."""
+    order, rng = len(coefficients), np.random.default_rng(seed)
+    x = np.zeros(order + num_steps)
+    for t in range(order, len(x)):
+        x[t] = np.dot(coefficients, x[t - order : t][::-1]) + noise * rng.standard_normal()
+    return x[order:, None]
+
+
+def delayed(num_steps=1500):
+    """A noisy rhythm, and the same 4 rows later."""
+    x = autoregressive([1.8, -0.95], num_steps + 4)
+    return np.hstack([x[4:], x[:-4]])
+
+
+def own_units(values):
+    """A series with 0 mean and unit scale, its first four fifths, the rest, and a model of such series."""
+    given = Series.from_arrays(values)
+    series = given.standardised(Scaler.fit(given))
+    model = replace(true_reconstruction(), scaler=Scaler.identity(given.num_coordinates), columns=given.columns)
+    return series, *series.split(0.8), model
+
+
+def radius(model):
+    return np.abs(np.linalg.eigvals(np.asarray(model.core.A, float))).max()
+
+
+def test_a_regression_is_least_squares_over_all_recordings(monkeypatch):
+    monkeypatch.setattr(regression, "CHUNK", 7)
+    recordings = [np.random.default_rng(k).standard_normal((length, 2)) for k, length in enumerate((40, 30, 2))]
+    rows = [(np.concatenate([x[t - 1], x[t - 2], [1.0]]), x[t]) for x in recordings for t in range(2, len(x))]
+    features, target = (np.array(a) for a in zip(*rows, strict=True))
+    W, *_ = np.linalg.lstsq(features, target)
+    found = regression.ridge_regression(regression.moments(recordings, 2), 0.0)
+    np.testing.assert_allclose(np.vstack([found.A[0].T, found.A[1].T, found.c]), W, atol=1e-9)
+    residual = target - features @ W
+    np.testing.assert_allclose(np.diag(found.Q), (residual**2).mean(axis=0) + 1e-6)
+    np.testing.assert_allclose(found.predict(recordings[0])[2:], features[:38] @ W, atol=1e-9)
+
+
+def orders_of(values):
+    series, part, *_ = own_units(values)
+    return [choice.order for choice in regression.best_choices(series, part)]
+
+
+def test_the_order_grows_with_the_memory_of_the_data():
+    assert orders_of(autoregressive([0.5]))[0] == 1
+    assert orders_of(autoregressive([0.0] * 7 + [0.9]))[0] == 8
+    assert orders_of(delayed())[0] == 5
+
+
+def test_the_order_is_bounded_by_rows_and_by_the_cost_of_a_filter():
+    def orders(rows, N):
+        return regression.possible_orders(Series.from_arrays(np.random.default_rng(0).standard_normal((rows, N))))
+
+    assert orders(10_000, 20) == [1, 2, 3, 5]
+    assert orders(10_000, 200) == [1]
+    assert orders(60, 2) == [1, 2, 3, 5]
+    assert orders(9, 6) == [1]
+
+
+def test_a_coordinate_that_repeats_another_is_predicted_as_by_least_squares(monkeypatch):
+    """And free runs stay bounded."""
+    short_fit(monkeypatch)
+    series, part, validation, model = own_units(delayed())
+    choice = regression.best_choices(series, part)[0]
+    plain = regression.vector_autoregression(part, choice)
+    best = linear._Best(validation)
+    start = best.score(linear.stable(linear.companion_model(plain, 1.0)))
+    assert start < regression.one_step_nll(plain, series, part) + 0.1
+    assert start < -2.0
+    fitted = linear.fit_linear(model, series)
+    assert best.score(fitted.model) <= start
+    assert radius(fitted.model) < 1
+    first = fitted.model.embed(jnp.asarray(series.recordings[0][:1], jnp.float32))
+    run = free_run(fitted.model, first, 2000, key=jax.random.key(0))
+    assert not run.diverged_at.any()
+    assert 0.5 < np.asarray(run.observations).std() < 2
+
+
+def test_a_noisy_sine_is_known_as_well_as_by_a_long_autoregression(monkeypatch):
+    short_fit(monkeypatch)
+    sine = np.sin(0.2 * np.arange(3000)) + 0.3 * np.random.default_rng(0).standard_normal(3000)
+    _, train, test, model = own_units(sine[:, None])
+    fitted = linear.fit_linear(model, train).model
+    long = regression.vector_autoregression(train, regression.Choice(20, 1e-9))
+    residual = (test.recordings[0] - long.predict(test.recordings[0]))[21:]
+    expected = 0.5 * np.log(2 * np.pi * long.Q[0, 0]) + 0.5 * (residual**2).mean() / long.Q[0, 0]
+    assert linear._Best(test).score(fitted) < expected + 0.05
+    assert radius(fitted) < 1
+
+
 def test_few_rows_of_many_coordinates_do_no_harm(monkeypatch):
     """12 rows of 6 coordinates, gaps: no crash, nothing explodes, and hardly worse than the climate."""
     short_fit(monkeypatch)
@@ -109,7 +204,7 @@ def test_few_rows_of_many_coordinates_do_no_harm(monkeypatch):
     train[3, 2] = train[5] = np.nan
     model = replace(true_reconstruction(), scaler=Scaler.identity(6), columns=columns)
     fitted = linear.fit_linear(model, Series.from_arrays(train, columns=columns))
-    assert np.abs(np.linalg.eigvals(np.asarray(fitted.model.core.A, float))).max() <= linear.STABLE + 1e-6
+    assert radius(fitted.model) <= linear.STABLE + 1e-6
     core, shell, x = fitted.model.core, fitted.model.shell, values[12:]
     matrix, h, B = (np.asarray(a, float) for a in (core.A, core.h, fitted.model.observation.matrix()))
     Gamma, Lambda = (np.diag(np.asarray(v(), float)) for v in (shell.process_variance, shell.observation_variance))
@@ -134,12 +229,28 @@ def test_a_growing_mode_is_held_back():
     grown = linear.stable(reconstruct(passed().reconstruction.model).model)
     np.testing.assert_array_equal(grown.core.A, passed().reconstruction.model.core.A)
     model = grown.replace(core=replace(grown.core, A=1.5 * grown.core.A))
-    assert np.abs(np.linalg.eigvals(np.asarray(linear.stable(model).core.A))).max() == pytest.approx(0.999, abs=1e-4)
+    assert radius(linear.stable(model)) == pytest.approx(0.999, abs=1e-4)
+
+
+def test_holding_back_a_regression_scales_its_kth_matrix_by_the_kth_power():
+    rng = np.random.default_rng(0)
+    found = regression.Regression(rng.standard_normal((3, 2, 2)), np.zeros(2), np.array([[1.0, 0.3], [0.3, 0.5]]))
+    model = linear.companion_model(found)
+    scale = linear.STABLE / radius(model)
+    expected = linear.companion_model(found._replace(A=found.A * scale ** np.arange(1, 4)[:, None, None]))
+    assert scale < 1
+
+    def responses(model):
+        matrix, B = np.asarray(model.core.A, float), np.asarray(model.observation.matrix(), float)
+        return [B @ np.linalg.matrix_power(matrix, k)[:, :2] for k in range(8)]
+
+    np.testing.assert_allclose(responses(linear.stable(model)), responses(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_interpolation_is_for_starting_values_only():
     values = np.array([[NAN, NAN], [1.0, NAN], [NAN, NAN], [3.0, NAN]])
-    assert linear.interpolated(values).tolist() == [[1, 0], [1, 0], [2, 0], [3, 0]]
+    assert regression.interpolated(values).tolist() == [[1, 0], [1, 0], [2, 0], [3, 0]]
+    assert regression.held(values).tolist() == [[0, 0], [1, 0], [1, 0], [3, 0]]
 
 
 def test_horizons_reach_two_decorrelation_times_and_fit_the_held_out_data():

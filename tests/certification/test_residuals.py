@@ -16,7 +16,7 @@ from certification.problems import (
     passed,
     wrong_dynamics,
 )
-from kaffee.certification.local_verdicts import calibration_verdict, whiteness_verdict
+from kaffee.certification.innovation_verdicts import calibration_verdict, whiteness_verdict
 from kaffee.certification.residuals import ks_distance, residual_checks
 from kaffee.certification.whiteness import autocorrelation, whiteness
 from kaffee.errors import DataError
@@ -63,7 +63,7 @@ def test_the_true_model_is_calibrated_and_white(right):
     assert right.ks < 1.95 / n**0.5  # exceeded once in a thousand
     assert np.abs(right.pit - 1).max() < 5 * (20 / n) ** 0.5
     white = right.whiteness
-    assert white.largest < 1.3 * white.expected_largest
+    assert (np.abs(white.autocorrelations) < 1.2 * white.chance).all()
     assert 0.0 <= white.outside < 0.2
     assert (white.p_values > 1e-3).all()
     assert calibration_verdict(right).status == whiteness_verdict(right).status == "pass"
@@ -79,7 +79,7 @@ def test_nll_is_per_entry_in_both_units(right):
 def test_gaps_change_nothing_for_the_true_model():
     found = residual_checks(passed(series=gappy_series))
     assert abs(found.nis - 1) < 4 * (2 / found.num_entries) ** 0.5
-    assert found.whiteness.largest < 1.3 * found.whiteness.expected_largest
+    assert (np.abs(found.whiteness.autocorrelations) < 1.2 * found.whiteness.chance).all()
     assert calibration_verdict(found).status == "pass"
 
 
@@ -141,7 +141,92 @@ def test_whiteness_of_a_first_order_process_is_its_coefficient():
 def test_a_small_sample_passes_by_chance_not_by_size():
     """60 white values have autocorrelations far above 0.1, and are white all the same."""
     found = whiteness([np.random.default_rng(2).standard_normal((60, 3))])
-    assert 0.1 < found.largest <= found.expected_largest
+    assert found.largest > 0.1
+    assert (np.abs(found.autocorrelations) <= found.chance).all()
+
+
+def first_order(num_steps, coefficient, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.standard_normal(num_steps)
+    for t in range(1, num_steps):
+        y[t] += coefficient * y[t - 1]
+    return y
+
+
+def test_a_coordinate_that_is_hardly_read_does_not_excuse_another(right):
+    """With 26 pairs a lag is uncertain by 0.2, with 600 by 0.04."""
+    rng = np.random.default_rng(3)
+    rare = np.where(rng.uniform(size=600) < 0.21, rng.standard_normal(600), np.nan)
+    found = whiteness([np.stack([first_order(600, 0.5, 4), rare], axis=1)])
+    assert found.chance[0, 1] > 0.55 > 0.5 > found.largest > 0.3 > found.chance[0, 0]
+    verdict = whiteness_verdict(replace(right, whiteness=found))
+    assert verdict.status == "fail"
+    assert "(left, lag 1; limit ±0.1" in verdict.sentence
+
+
+def test_a_rare_coordinate_that_is_white_by_chance_passes(right):
+    rng = np.random.default_rng(5)
+    rare = np.where(rng.uniform(size=600) < 0.21, rng.standard_normal(600), np.nan)
+    found = whiteness([np.stack([rng.standard_normal(600), rare], axis=1)])
+    assert found.largest > 0.2 > found.chance[0, 0]
+    assert whiteness_verdict(replace(right, whiteness=found)).status == "pass"
+
+
+def test_a_bias_is_judged_by_its_own_error(right):
+    n = int(right.counts[0])
+    unread = replace(
+        right,
+        counts=np.array([n, 0]),
+        bias=np.array([0.25, np.nan]),
+        bias_errors=np.array([n**-0.5, np.nan]),
+        nis_each=np.array([1.0, np.nan]),
+    )
+    verdict = calibration_verdict(unread)
+    assert verdict.status == "warn"
+    assert "bias +0.25 standard deviations of left (limit ±0.1)" in verdict.sentence
+    assert verdict.sentence.endswith("Without readings to score, and not judged: right.")
+    few = replace(right, counts=np.array([n, 20]), bias=np.array([0.01, 0.4]), bias_errors=np.array([0.01, 20**-0.5]))
+    assert calibration_verdict(few).status == "pass"
+
+
+def test_coordinates_without_readings_have_no_numbers():
+    run = passed()
+    hidden = [row._replace(accepted=np.asarray(row.accepted) & [True, False]) for row in run.rows]
+    found = residual_checks(replace(run, rows=tuple(hidden)))
+    assert found.counts.tolist() == [2400 - 40, 0]
+    for numbers in (found.bias, found.bias_errors, found.nis_each, found.coverage_each, found.ks_each):
+        assert np.isnan(numbers).tolist() == [False, True]
+
+
+def test_too_wide_and_too_narrow_bands_do_not_make_up_for_each_other():
+    run = passed()
+    lopsided = [row._replace(reading_std=np.asarray(row.reading_std) * [1.5, 0.72]) for row in run.rows]
+    found = residual_checks(replace(run, rows=tuple(lopsided)))
+    assert abs(found.coverage["0.9"] - 0.9) < 0.04
+    assert found.coverage_each[0] > 0.97 > 0.8 > found.coverage_each[1]
+    assert found.nis_each == pytest.approx([1.5**-2, 0.72**-2], rel=0.15)
+    verdict = calibration_verdict(found)
+    assert verdict.status == "fail"
+    assert f"coverage of 90 % bands {found.coverage_each[1]:.3f} of right (limit 0.87, bands too narrow)" in (
+        verdict.sentence
+    )
+    assert "of left (limit 0.8, bands too wide)" in verdict.sentence
+
+
+def test_readings_of_one_row_count_once_at_least(right):
+    assert right.num_independent == pytest.approx(right.num_entries / 2)
+
+
+def test_every_sentence_holds_the_limits_that_were_applied(right):
+    assert calibration_verdict(right).sentence.count("(limit ") == 4
+    assert "by chance" not in calibration_verdict(right).sentence
+    few = replace(right, num_entries=60, num_independent=30.0, counts=np.array([30, 30]), bias_errors=np.full(2, 0.18))
+    assert calibration_verdict(few).sentence.count(", by chance)") == 4
+    short = whiteness([np.random.default_rng(2).standard_normal((60, 2))])
+    verdict = whiteness_verdict(replace(right, whiteness=short))
+    assert verdict.status == "pass"
+    assert verdict.value > 0.1
+    assert ", by chance)" in verdict.sentence
 
 
 def test_ks_distance_of_quantiles():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ import kaffee as library
 from cli.conftest import SMALL, sets
 from kaffee.cli import fit as fit_command
 from kaffee.cli import quickstart as quickstart_command
+from kaffee.cli.conclusion import stored_conclusion
 from kaffee.config import read_toml, update
 from kaffee.data import write_series
+from kaffee.runs import RunFolder
 from kaffee.settings import FitSettings
+from kaffee.sources import Source, load_source
 from kaffee.systems import get_system, simulate
 
 TINY = (*SMALL, "pretraining.schedule.num_updates=20", "pretraining.schedule.report_every=10")
@@ -67,7 +71,35 @@ def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, sma
     assert axes == json.loads((run / "certificate.json").read_text())["axes"]
     assert found == json.loads((run / "checks.json").read_text())
     assert "compiling" not in result.stderr
+    assert "Certifying" not in result.stderr
+    assert "Done before, nothing is repeated. To certify again: kaffee report lorenz63" in result.stderr
     assert contents(run) == before
+    words = kaffee("fit", "lorenz63", "-o", "lorenz63", *small).stdout
+    for part in ("Held-out data and free run", "truth again", "Verdicts", "Report: lorenz63/report.html"):
+        assert part in words
+
+
+@pytest.mark.parametrize("change", ["version", "certificate", "page", "model"])
+def test_a_run_is_certified_again_if_anything_about_it_is_new(run, tmp_path, change):
+    copy = shutil.copytree(run, tmp_path / "run")
+    folder = RunFolder(copy)
+    settings, source = folder.settings(), Source.from_dict(folder.record()["data"]["source"])
+    loaded = load_source(source, settings)
+    known = stored_conclusion(folder, settings, loaded)
+    assert known.checks == json.loads((run / "checks.json").read_text())
+    certificate = copy / "certificate.json"
+    if change == "version":
+        text = certificate.read_text()
+        certificate.write_text(text.replace(f'"kaffee": "{library.__version__}"', '"kaffee": "0.0.0"'))
+        assert certificate.read_text() != text
+    elif change == "certificate":
+        certificate.write_text("{")
+    elif change == "page":
+        (copy / "report.html").unlink()
+    else:
+        fitted = library.load(copy / "kaffee")
+        replace(fitted, scaler=library.data.Scaler(fitted.scaler.mean, 2.0 * fitted.scaler.scale)).save(copy / "kaffee")
+    assert stored_conclusion(folder, settings, loaded) is None
 
 
 def test_other_settings_in_the_same_folder_are_refused(refused, run, small):
@@ -221,7 +253,7 @@ TEXT = "a,b\n" + "1,2\n" * 50 + "oops,3\n" + "1,2\n" * 50
     [
         (SHORT, "too few for windows of 8 steps"),
         (TEXT, "'oops'"),
-        (CONSTANT, "constant column 'b' (7 in all"),
+        (CONSTANT, "Leave it out: --columns a, or"),
         (NAN_COLUMN, "column 'b' without any observed value"),
         ("", "the file is empty"),
         ("a,b\n", "row"),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,6 +118,51 @@ def test_what_does_not_fit_is_one_sentence(refused, trained, file, tmp_path, mon
         places[name].write_text(text)
     assert message in refused(*[places.get(argument, argument) for argument in arguments])
     assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("command", ["filter", "smooth", "impute", "forecast"])
+def test_a_recording_is_never_overwritten(refused, trained, file, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    before = file.read_bytes()
+    (tmp_path / "link.csv").symlink_to(file)
+    for output in (file, file.parent / ".." / file.parent.name / file.name, "link.csv"):
+        message = refused(command, trained, file, "-o", output)
+        assert f"would overwrite {file}, which is read. Choose another name with -o." in message
+    assert file.read_bytes() == before
+    assert "would overwrite" in refused("zeroshot", file, "-o", file)
+
+
+def test_positions_that_decide_are_mentioned(reconstruction, tmp_path):
+    replace(reconstruction, columns=("x1", "x2")).save(tmp_path / "model")
+    command = [sys.executable, "-c", COMMAND, "filter", str(tmp_path / "model"), "in.csv", "-o", "out.csv"]
+
+    def said(names, *more):
+        write_series(replace(gappy_series(), columns=names), tmp_path / "in.csv")
+        found = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
+        return found.stderr
+
+    note = "warning: in.csv: 'a', 'b' are taken for the model's 'x1', 'x2', by their position."
+    assert said(("a", "b")).startswith(note)
+    assert said(("a", "b"), "--columns", "a,b") == ""
+    assert said(("x2", "b")).startswith("error: in.csv: the model needs 'x1', 'x2', but 'x1' is not among 'x2', 'b'.")
+
+
+def test_follow_fills_in_what_times_leave_out_and_goes_on_in_time(kaffee, refused, trained, tmp_path):
+    lines = ["t,left,right", *(f"{DT * i},{10 + i % 3},{11 - i % 2}" for i in (0, 1, 2, 5, 6, 9))]
+    whole = kaffee("filter", trained, "--follow", content="\n".join(lines))
+    assert whole.exit_code == 0, whole.exception
+    assert [json.loads(line).get("skipped") for line in whole.stdout.splitlines()] == [None, None, None, 2, None, 2]
+    assert "skipped: 4" in whole.stderr
+    state = tmp_path / "state"
+    parts = [
+        kaffee("filter", trained, "--follow", "--state", state, content="\n".join([lines[0], *part])).stdout
+        for part in (lines[1:4], lines[4:])
+    ]
+    means = [json.loads(line)["left_mean"] for line in "".join(parts).splitlines()]
+    assert means == [json.loads(line)["left_mean"] for line in whole.stdout.splitlines()]
+    each = kaffee("filter", trained, "--follow", "--any-step", "--json", content="\n".join(lines))
+    assert json.loads(each.stderr)["steps"] == 6
+    assert "leave them out with --follow" in refused("filter", trained, "--follow", "--columns", "a,b")
 
 
 def test_follow_reports_broken_lines_and_goes_on_from_its_state(kaffee, trained, tmp_path):

@@ -32,7 +32,7 @@ def test_constant_coordinate_is_named(value):
     data[:, 1] = value
     data[5, 1] = np.nan
     series = Series.from_arrays(data, columns=["a", "b", "c"], source="lab.csv")
-    with pytest.raises(DataError, match=r"lab\.csv: constant column 'b'.*999 observed.*Select the other"):
+    with pytest.raises(DataError, match=r"lab\.csv: constant column 'b'.*999 observed.*Leave it out: --columns a,c"):
         Scaler.fit(series)
 
 

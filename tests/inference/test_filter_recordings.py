@@ -106,6 +106,25 @@ def test_arrays_without_names_are_taken_by_position(reconstruction, filtered):
     assert found.to_series().times is None
 
 
+def test_names_that_say_nothing_to_a_nameless_model_are_taken_by_position_with_a_warning(reconstruction, filtered):
+    values = recordings().recordings
+    for names in ((), ("x1", "x2"), ("0", "1")):
+        nameless = replace(reconstruction, columns=names)
+        with pytest.warns(UserWarning, match=r"'left', 'right' are taken for the model's '.*', by their position"):
+            found = filter_recordings(nameless, Series(values, COLUMNS))
+        np.testing.assert_array_equal(found.estimates[0].mean, filtered.estimates[0].mean)
+        filter_recordings(nameless, Series(values))  # nobody named these
+
+
+@pytest.mark.parametrize("names", [("x2", "y"), ("x2", "x3"), ("y", "x1")])
+def test_names_of_which_the_model_knows_some_are_never_taken_by_position(reconstruction, names):
+    nameless = replace(reconstruction, columns=("x1", "x2"))
+    with pytest.raises(DataError, match="the model needs 'x1', 'x2', but"):
+        filter_recordings(nameless, Series(recordings().recordings, names))
+    swapped = Series(recordings().recordings, ("x2", "x1"))
+    assert filter_recordings(nameless, swapped).series.columns == ("x1", "x2")
+
+
 @pytest.mark.parametrize(
     ("series", "message"),
     [

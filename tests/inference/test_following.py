@@ -43,13 +43,12 @@ def followed(online, content, *, stream=io.BytesIO, **options):
 
 
 def test_every_kind_of_line_is_understood(online):
-    content = (
-        b'\xef\xbb\xbft,right,left\r\n0.5,-210,11\r\n1,nan,\n\n{"left": 9, "time": "noon"}\n[11.5, null]\n2,-190,12'
-    )
+    head = b"\xef\xbb\xbft,right,left\r\n0.5,-210,11\r\n0.75,nan,\n\n"
+    content = head + b'{"left": 9, "time": "noon"}\n[11.5, null]\n1.75,-190,12'
     objects, reports, counts = followed(online(), content)
     assert reports == []
     assert [o["line"] for o in objects] == [2, 3, 4, 5, 6, 7]
-    assert [o.get("t") for o in objects] == [0.5, 1.0, None, "noon", None, 2.0]
+    assert [o.get("t") for o in objects] == [0.5, 0.75, None, "noon", None, 1.75]
     assert (counts.lines, counts.steps, counts.broken, counts.restarts) == (7, 6, 0, 0)
     values = [[11, -210], [np.nan, np.nan], [np.nan, np.nan], [9, np.nan], [11.5, np.nan], [12, -190]]
     expected = online().run(np.array(values))

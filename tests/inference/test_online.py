@@ -137,6 +137,8 @@ def test_nothing_that_is_read_destroys_the_belief(reconstruction):
     [
         ([1.0], r"shape \(1,\) does not fit: the model observes 2 coordinates \(left, right\)"),
         ("oops", "must be numbers"),
+        ([1.0 + 2.0j, 3.0], r"must be numbers, nan for missing ones, not \[\(1\+2j\), 3.0\]"),
+        (np.ones(2, complex), "must be numbers"),
     ],
 )
 def test_readings_that_do_not_fit_are_one_sentence(reconstruction, reading, message):

@@ -71,6 +71,7 @@ def fair_page() -> Report:
     )
     verdicts = [
         verdict(
+            "1 local probabilistic",
             "One-step skill",
             "NLL gain over the prior",
             "pass",
@@ -79,6 +80,7 @@ def fair_page() -> Report:
             "One-step predictions are clearly better than the prior's.",
         ),
         verdict(
+            "1 local probabilistic",
             "Calibration",
             "coverage of 90 % intervals",
             "pass",
@@ -87,6 +89,7 @@ def fair_page() -> Report:
             "Intervals hold what they promise.",
         ),
         verdict(
+            "1 local probabilistic",
             "Forecast skill",
             "useful until",
             "warn",
@@ -95,6 +98,7 @@ def fair_page() -> Report:
             "Forecasts lose their skill a little early.",
         ),
         verdict(
+            "2 stochastic free run",
             "Long-term geometry",
             "d_stsp",
             "pass",
@@ -103,6 +107,7 @@ def fair_page() -> Report:
             "Free runs visit the same states as the data, equally often.",
         ),
         verdict(
+            "3 deterministic core",
             "Chaos",
             "λ₂",
             "fail",
@@ -111,6 +116,7 @@ def fair_page() -> Report:
             "The flow's neutral direction is slightly expanding.",
         ),
         verdict(
+            "1 local probabilistic",
             "Grounding",
             "g_tan",
             "unknown",

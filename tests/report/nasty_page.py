@@ -26,9 +26,9 @@ from kaffee.tables import Table
 EVIL = "<script>alert(1)</script> & \"x\" </script><!-- \u2028 ü → λ₁ 'y' <img src=x onerror=alert(1)>"
 
 
-def verdict(axis, name, status, value, rule, sentence):
+def verdict(axis, check, name, status, value, rule, sentence):
     """What the report needs of a verdict, from anywhere."""
-    return SimpleNamespace(axis=axis, name=name, status=status, value=value, rule=rule, sentence=sentence)
+    return SimpleNamespace(axis=axis, check=check, name=name, status=status, value=value, rule=rule, sentence=sentence)
 
 
 def nasty_page() -> Report:
@@ -99,7 +99,7 @@ def nasty_page() -> Report:
         coverage("coverage", "Coverage.", shares, inside, bands={"x": (shares - 0.1, shares + 0.1)}),
         estimates("exponents", "Exponents.", ["λ₁", EVIL, "λ₃"], exponents, {"kaffee": [0.02, 0.1, np.nan]}),
     ]
-    verdicts = [verdict(EVIL, EVIL, status, EVIL, EVIL, EVIL) for status in ("pass", "warn", "fail", "unknown")]
+    verdicts = [verdict(EVIL, EVIL, EVIL, status, EVIL, EVIL, EVIL) for status in ("pass", "warn", "fail", "unknown")]
     tables = [Table(EVIL, (EVIL, "a", "b"), [[EVIL, 1.0, float("nan")]], note=EVIL)]
     sections = [
         Section(EVIL, EVIL, interactive=figures[:1]),

@@ -4,7 +4,10 @@ import json
 
 import pytest
 from chromium import Chromium, find_chromium
-from nasty_page import EVIL, nasty_page
+from nasty_page import EVIL, nasty_page, verdict
+
+from kaffee.report.html import Report, Section
+from kaffee.tables import Table
 
 pytestmark = pytest.mark.skipif(
     find_chromium() is None, reason="no Chromium on this machine; install it (Debian: apt-get install chromium)"
@@ -51,7 +54,8 @@ def figure(i, rest):
 
 
 def focus(browser, i):
-    browser.evaluate(figure(i, ".querySelector('.stage').focus()"))
+    # A smooth scroll would go on while a test presses and drags.
+    browser.evaluate(figure(i, ".querySelector('.stage').focus({preventScroll: true})"))
 
 
 def readout(browser, i):
@@ -112,10 +116,10 @@ def test_verdicts_are_told_by_word_and_symbol(page):
     cards = page.evaluate("[...document.querySelectorAll('.card')].map((card) => card.innerText)")
     assert len(cards) == 4
     for card, (word, symbol) in zip(
-        cards, [("pass", "✓"), ("warn", "!"), ("fail", "✕"), ("unknown", "?")], strict=True
+        cards, [("fail", "✕"), ("warn", "!"), ("unknown", "?"), ("pass", "✓")], strict=True
     ):
         assert {word, symbol} <= set(card.split())
-        assert card.count("alert(1)</script>") == 5
+        assert card.count("alert(1)</script>") == 6
     top = page.evaluate("document.querySelector('.card').getBoundingClientRect().top + window.scrollY")
     assert top < 900
 
@@ -235,6 +239,28 @@ def test_a_phone_shows_everything_without_scrolling_sideways(browser, page_file,
     assert [figure["drawn"] for figure in browser.evaluate(FIGURES)] == ["true"] * 11
     paper = "getComputedStyle(document.body).backgroundColor"
     assert (browser.evaluate(paper) == "rgb(255, 255, 255)") != dark
+    assert browser.problems == []
+
+
+def test_a_phone_shows_what_fails_on_its_first_screen(browser, tmp_path):
+    path = tmp_path / "fair.html"
+    statuses = (("1 a", "pass"), ("1 a", "warn"), ("2 b", "pass"), ("3 c", "fail"))
+    verdicts = [verdict(axis, f"check {i}", "n", status, "1", "r", "s") for i, (axis, status) in enumerate(statuses)]
+    table = Table("wide", tuple(f"column {i}" for i in range(20)), [[1.0] * 20])
+    sections = [Section(title, tables=[table]) for title in "abc"]
+    path.write_text(Report("r", sections, subtitle="s", verdicts=verdicts).to_html(), encoding="utf-8")
+    browser.open(path, width=400, height=800)
+    bottoms = "[...document.querySelectorAll('.badge, .card.fail')].map((b) => b.getBoundingClientRect().bottom)"
+    assert max(browser.evaluate(bottoms)) < 800
+    # Wide tables scroll inside their box.
+    assert browser.evaluate(FITS)
+    assert browser.evaluate("(([box]) => box.scrollWidth > box.clientWidth)(document.querySelectorAll('.scroll'))")
+    # By keyboard, after the three entries of the list of sections, to the badge that fails.
+    for _ in range(6):
+        browser.press("Tab")
+    assert browser.evaluate("document.activeElement.className") == "badge fail"
+    browser.press("Enter", text="\r")
+    assert browser.evaluate("document.querySelector(':target').innerText").split()[:2] == ["✕", "fail"]
     assert browser.problems == []
 
 

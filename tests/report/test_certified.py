@@ -48,6 +48,7 @@ def test_the_first_screen_has_a_card_for_every_check_with_its_rule(certificate):
     assert [card.status for card in found] == [v.status for v in certificate.verdicts]
     assert {card.axis[0] for card in found} == {"1", "2", "3"}
     assert all(card.rule and card.sentence and card.value for card in found)
+    assert {card.axis[0]: card.check for card in found} == {"1": "tangents", "2": "stochastic run", "3": "core"}
     assert found[0].status == "pass"
     assert len(verdict_table(certificate).rows) == len(found)
 
@@ -59,6 +60,16 @@ def test_every_part_has_its_section_and_names_are_escaped(certificate):
         assert title in titles
     assert "<i>a" not in page.replace("\\u003c", "")
     assert "largest, true system" in page
+    assert page.count("class='badge ") == 3
+
+
+def test_the_worst_coordinate_can_be_found_in_a_table(certificate):
+    (found,) = [
+        table for section in sections(certificate) for table in section.tables if table.title == "By coordinate"
+    ]
+    residuals = certificate.residuals
+    assert [row[:2] for row in found.rows] == [["<i>a", residuals.counts[0]], ["b", residuals.counts[1]]]
+    assert found.rows[1][3] == residuals.coverage_each[1]
 
 
 def test_a_part_that_is_missing_says_why(certificate):
@@ -72,7 +83,7 @@ def test_a_part_that_is_missing_says_why(certificate):
 
 def test_what_is_kept_is_json_without_the_trajectories(certificate):
     stored = stored_certificate(certificate)
-    assert "runs" not in stored["agreement"]
+    assert "drawn" not in stored["agreement"]
     assert json.loads(json.dumps(stored, allow_nan=False))["axes"]["1"]["status"] == certificate.axes[1]
 
 

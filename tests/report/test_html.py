@@ -90,8 +90,8 @@ def test_an_interactive_page_is_closed_and_loads_nothing_either():
     page = Page(interactive_page())
     assert page.open == []
     assert page.tags.count("script") == page.tags.count("figure") + 1 == 12
-    assert page.tags.count("li") == 3 + 4
-    assert all(address.startswith("#section-") for address in page.addresses)
+    assert page.tags.count("li") == 3 + 1 + 4
+    assert all(address.startswith(("#section-", "#verdict-")) for address in page.addresses)
     assert "http://" not in interactive_page()
 
 
@@ -108,7 +108,28 @@ def test_only_the_page_s_own_script_and_style_are_allowed():
 
 def test_a_verdict_of_another_kind_is_refused():
     with pytest.raises(ConfigError, match=r"Unknown status of a verdict 'passed'. Did you mean 'pass'"):
-        Report("r", verdicts=[verdict("a", "n", "passed", "1", "r", "s")]).to_html()
+        Report("r", verdicts=[verdict("a", "c", "n", "passed", "1", "r", "s")]).to_html()
+
+
+def test_each_axis_has_a_badge_that_leads_to_what_decides_it():
+    checks = (("1 x", "a", "pass"), ("1 x", "b", "fail"), ("1 x", "c", "unknown"), ("2 <y>", "d", "unknown"))
+    verdicts = [verdict(axis, check, "n", status, "1", "r", "s") for axis, check, status in checks]
+    text = Report("r", verdicts=[*verdicts, verdict("3 z", "e", "n", "pass", "1", "r", "s")]).to_html()
+    badges = re.findall("<a class='badge (.*?)' href='#verdict-(.)'>.*?class='judged'>(.*?)<.*?'why'>(.*?)<", text)
+    assert badges == [
+        ("fail", "1", "1 x", "decided by b; unknown: c"),
+        ("unknown", "3", "2 &lt;y&gt;", "decided by d"),
+        ("pass", "4", "3 z", "all checks pass"),
+    ]
+    # Cards follow, the worst first, and each can be led to.
+    assert re.findall("<li class='card (.*?)' id='verdict-(.)' tabindex='-1'>", text) == [
+        ("fail", "1"),
+        ("unknown", "2"),
+        ("unknown", "3"),
+        ("pass", "0"),
+        ("pass", "4"),
+    ]
+    assert "An axis is as good as its worst check: 1 fail, 2 unknown, 2 pass." in text
 
 
 def test_long_pages_have_a_list_of_sections_and_end_with_their_origin():
