@@ -1,0 +1,120 @@
+"""Sizes of errors that could have been known, and the verdict on a spread that does not vary."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from certification.problems import passed
+from kaffee.certification.error_sizes import Foretold, foretell
+from kaffee.certification.local_verdicts import spread_verdict
+from kaffee.certification.passes import Starts, choose_starts, filter_pass
+from kaffee.certification.spread import SpreadGrowth, spread_growth
+from kaffee.checkpoint import Reconstruction
+from kaffee.cores import as_core
+from kaffee.data import Scaler, Series
+from kaffee.metrics.grounding import spearman
+from kaffee.observation import Projection
+from kaffee.shell import Shell
+from kaffee.ssm import StateSpaceModel
+
+KICK, NOISE = 0.03, 0.1
+HORIZON = 12
+
+
+def starts_of(num):
+    return Starts(np.zeros(num, int), np.arange(num))
+
+
+def moving_average(num, width, rng):
+    """Errors of overlapping forecasts: correlated in time, all of one size."""
+    noise = rng.standard_normal((num + width, 2))
+    return np.stack([noise[t : t + width].mean(axis=0) for t in range(num)])
+
+
+def test_sizes_that_follow_the_state_are_foretold():
+    rng = np.random.default_rng(0)
+    state, mask = rng.standard_normal((500, 2)), rng.uniform(size=(500, 2)) < 0.8
+    error = np.exp(0.4 * state[:, :1] * state[:, 1:]) * rng.standard_normal((500, 2))
+    found = foretell(error, mask, starts_of(500), 1, state, None)
+    assert found.by == "the state at the start"
+    assert found.rank > 0.15 > 3 * found.error
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_errors_of_one_size_are_not_foretold_even_if_forecasts_overlap(seed):
+    rng = np.random.default_rng(seed)
+    error = moving_average(500, 10, rng)
+    state = moving_average(500, 30, rng)
+    found = foretell(error, np.ones(error.shape, bool), starts_of(500), 10, state, None)
+    assert found.rank < max(0.05, 3 * found.error)
+
+
+def test_variances_that_were_not_used_may_foretell():
+    rng = np.random.default_rng(1)
+    std = np.exp(0.5 * rng.standard_normal((500, 12)))
+    error = std * rng.standard_normal(std.shape)
+    found = foretell(error, np.ones(std.shape, bool), starts_of(500), 1, rng.standard_normal(std.shape), std**2)
+    assert found.by == "the core's own tangents"
+    assert found.rank == pytest.approx(np.mean([spearman(std[:, j], np.abs(error[:, j])) for j in range(12)]), abs=1e-3)
+
+
+def oscillator(z):
+    """Van der Pol's, one step of Euler's."""
+    x, y = z
+    return z + 0.1 * jnp.stack([y, (1.0 - x**2) * y - x])
+
+
+@pytest.fixture(scope="module")
+def withheld():
+    """Spread of the true model of an oscillator, by a filter with transport and by one without."""
+    rng = np.random.default_rng(0)
+    step, z, rows = jax.jit(oscillator), np.array([1.0, 0.0], np.float32), []
+    for _ in range(2500):
+        rows.append(z)
+        z = np.asarray(step(z)) + np.float32(KICK) * rng.standard_normal(2).astype(np.float32)
+    series = Series.from_arrays(np.array(rows) + NOISE * rng.standard_normal((2500, 2)))
+    model = StateSpaceModel(
+        core=as_core(oscillator, 2),
+        shell=Shell.from_std([KICK, KICK], [NOISE, NOISE]),
+        observation=Projection(2, 2),
+        embedding=jnp.eye(2),
+    )
+    starts = choose_starts(series, 500)
+    return {
+        method: spread_growth(
+            filter_pass(Reconstruction(model, Scaler.identity(2), method=method), series, starts), (HORIZON,), seed=0
+        )
+        for method in ("kaffee", "blind")
+    }
+
+
+def test_a_filter_without_transport_fails_where_its_tangents_matter(withheld):
+    assert spread_verdict(withheld["kaffee"], HORIZON).status == "pass"
+    verdict = spread_verdict(withheld["blind"], HORIZON)
+    assert verdict.status == "fail"
+    assert verdict.value == 0.0
+    assert "hardly varies in time, but the size of errors does" in verdict.sentence
+    assert ", limit 0." in verdict.sentence
+
+
+def test_a_constant_spread_of_constant_errors_is_neither_good_nor_bad():
+    verdict = spread_verdict(spread_growth(passed(), (1, 4), seed=0), 4)
+    assert verdict.status == "unknown"
+    assert "nothing shows that the size of errors does" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("rank", "error", "status"),
+    [(0.04, 0.001, "unknown"), (0.08, 0.01, "warn"), (0.2, 0.01, "fail"), (0.2, 0.1, "unknown")],
+)
+def test_how_much_must_be_foretold(withheld, rank, error, status):
+    at = withheld["blind"].horizons[0]._replace(foretold=Foretold("x", rank, error))
+    assert spread_verdict(SpreadGrowth([at]), HORIZON).status == status
+
+
+def test_too_few_forecasts_to_tell(withheld):
+    at = withheld["blind"].horizons[0]._replace(foretold=Foretold("x", np.nan, np.nan))
+    verdict = spread_verdict(SpreadGrowth([at]), HORIZON)
+    assert verdict.status == "unknown"
+    assert "too few forecasts" in verdict.sentence
