@@ -59,8 +59,7 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         Suggested("adaptation.schedule.report_every", 50, "progress every few seconds"),
         Suggested("adaptation.schedule.save_every", 500, "what an interruption may cost"),
         Suggested("adaptation.optimiser.final_learning_rate", 1e-5, "the noise of the last updates dies out"),
-        Suggested("adaptation.optimiser.shell_learning_rate", 2e-2, "noise scales keep up with the core"),
-        Suggested("adaptation.calibration", 300, "bands fit the core before and after"),
+        Suggested("adaptation.calibration", 300, "bands follow the final core"),
     ]
     if get_method(settings.method).train_core:
         found.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))

@@ -40,9 +40,9 @@ class Adaptation:
         confine: Confine the trained core to the range of filtered training states, widened on both sides by this
             fraction of it, so that free runs stay bounded (see `kaffee.training.confine`); None: leave it free.
         segment: See `kaffee.objectives.run_terms`; for windows that do not fit in memory.
-        calibration: Updates of the shell alone, by `CALIBRATION`, before the others and again after them. While the
-            core learns, the scales of the noise lag behind what it has learnt: Adam moves their logarithms by no more
-            than the sum of its rates. None: no such updates, as in the paper.
+        calibration: Updates of the shell alone that follow, by `CALIBRATION`. While the core learns, the scales of the
+            noise lag behind what it has learnt: Adam moves their logarithms by no more than the sum of its rates. None:
+            no such updates, as in the paper.
         guard: Updates between two looks at the core's free runs, which send it back where they have become worse (see
             `kaffee.training.guard`). None: nobody looks, as in the paper.
     """
@@ -161,8 +161,6 @@ def adapt(
     parts = method.trainable_parts if parts is None else parts
     model = model.replace(core=model.core.surrogate())
     windows = training_windows(series, settings.burn_in + settings.scored + 1, model.dtype)
-    if settings.calibration and not resume:
-        model = calibrated(model, series, method, settings, seed=seed)
     trained = train(
         model,
         nll_objective(model, series, method, settings, parts),
