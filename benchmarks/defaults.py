@@ -35,9 +35,7 @@ ROWS = 25_000
 CASES = {
     "lorenz63": (0.1, 0.1),
     "lorenz63_clean": (0.0, 0.1),
-    "chua": (0.1, 0.1),
     "chua_clean": (0.0, 0.1),
-    "sprott_b_clean": (0.0, 0.1),
     "burke_shaw_clean": (0.0, 0.1),
     "van_der_pol": (0.1, 0.1),
 }
