@@ -70,7 +70,8 @@ def fitted(series: Series, seed: int) -> tuple[Fit, dict[str, Any]]:
     kept = {name: stored[name] for name in ("axes", "verdicts", "scores", "missing")}
     if stored["agreement"] is not None:
         kept["free_runs"] = {k: v for k, v in stored["agreement"].items() if k in MODELS}
-    facts = {"fit_seconds": seconds, "all_seconds": time.perf_counter() - began, "checks": checks, "certificate": kept}
+    facts = {"fit_seconds": seconds, "all_seconds": time.perf_counter() - began, "training": found.fitted.report}
+    facts |= {"checks": checks, "certificate": kept}
     return found, facts
 
 
@@ -81,7 +82,7 @@ def main() -> None:
     given = parser.parse_args()
     whole = read_series([str(given.path)])
     _, facts = fitted(whole, given.seed)
-    print(json.dumps(facts["checks"], indent=1), flush=True)
+    print(json.dumps(facts, indent=1), flush=True)
     gappy = with_gaps(whole, given.seed)
     found, gaps = fitted(gappy, given.seed)
     result = {
