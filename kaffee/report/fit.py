@@ -67,8 +67,8 @@ def comparison(checks: dict[str, Check], truth: Truth | None) -> Table:
         ("model", "nll", "cover 90", "d_stsp", "d_h", "lambda_1", "diverged"),
         rows,
         note="nll and share inside the 90 % interval: one-step predictions. d_stsp "
-        f"({protocol['d_stsp']}), d_h and lambda_1: free run of the core against {protocol['num_steps']} steps of the "
-        f"{protocol['reference']}.",
+        f"({protocol['d_stsp']}), d_h and lambda_1: one free run of the core against {protocol['num_steps']} steps of "
+        f"the {protocol['reference']}; the verdicts rest on kernel densities and many runs.",
     )
 
 
