@@ -24,7 +24,7 @@ from kaffee.rollout import core_key_of, free_run
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.update import GuardState, TrainState
 
-FACTOR, MARGIN = 2.0, 0.5
+FACTOR, MARGIN = 2.0, 0.05
 """A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look."""
 
 
@@ -69,7 +69,7 @@ class FreeRunGuard:
 
     RUNS, STEPS, KEPT, ROWS, SEED = 20, 20_000, 1_000, 5_000, 0
     LEAST_ROWS = 200
-    patience = 4
+    patience = 1
 
     def __init__(
         self, series: Series, every: int, finish: Callable[[StateSpaceModel], StateSpaceModel] = lambda model: model
