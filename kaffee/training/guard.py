@@ -2,9 +2,8 @@
 
 A likelihood of short windows hardly sees what a free run does after thousands of steps. In between, a core may pass
 through regions where its free runs rest or circle in a small part of the attractor (core collapse, section 4), at no
-cost in likelihood. The guard looks every so many updates. If free runs have become worse and stay so for some looks, or
-at the end, the core returns to the last look at which they had not; the schedule of learning rates goes on, so that
-later steps from there are smaller.
+cost in likelihood. The guard looks every so many updates, and returns to the parameters of its last look if the free
+runs have become worse; the schedule of learning rates goes on, so that later steps from there are smaller.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,14 +44,10 @@ class Guard(Protocol):
 
     Attributes:
         every: Updates between two looks; there is one at the end as well.
-        patience: Looks in a row that may be worse before the model goes back.
     """
 
     @property
     def every(self) -> int: ...
-
-    @property
-    def patience(self) -> int: ...
 
     def look(self, model: StateSpaceModel, /) -> Look: ...
 
@@ -69,7 +64,6 @@ class FreeRunGuard:
 
     RUNS, STEPS, KEPT, ROWS, SEED = 20, 20_000, 1_000, 5_000, 0
     LEAST_ROWS = 200
-    patience = 1
 
     def __init__(
         self, series: Series, every: int, finish: Callable[[StateSpaceModel], StateSpaceModel] = lambda model: model
@@ -112,31 +106,21 @@ def _spaced(length: int, count: int) -> np.ndarray:
     return np.linspace(0, length - 1, min(count, length)).round().astype(int)
 
 
-def checked(
-    guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState, *, last: bool = False
-) -> tuple[TrainState, bool]:
-    """Where to go on from after a look at `model`, made of `state`, and whether that is worth keeping.
-
-    Args:
-        kept: The state to go back to.
-        last: At the end nothing worse is kept.
-    """
+def checked(guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState) -> TrainState:
+    """The state if `model`, made of it, is no worse than the best so far; else that of the last look, `kept`."""
     memory = state.guard
     assert memory is not None
     lost, distance = guard.look(model)
     best = float(memory.distance)
     worse = lost > int(memory.lost) or not distance <= FACTOR * best + MARGIN
-    in_a_row = int(memory.worse_in_a_row) + 1 if worse else 0
-    back = worse and (last or in_a_row >= guard.patience)
-    if back:
+    if worse:
         state = go_back(state, kept)
     new = GuardState(
         lost=jnp.minimum(memory.lost, lost),
         distance=jnp.asarray(np.fmin(best, distance), memory.distance.dtype),
-        worse_in_a_row=jnp.asarray(0 if back else in_a_row, jnp.int32),
-        sent_back=memory.sent_back + int(back),
+        sent_back=memory.sent_back + int(worse),
     )
-    return eqx.tree_at(lambda state: state.guard, state, new), back or not worse
+    return eqx.tree_at(lambda state: state.guard, state, new)
 
 
 def go_back(state: TrainState, kept: TrainState) -> TrainState:

@@ -73,7 +73,7 @@ class Trained:
         skipped: How many updates were not finite and left the parameters alone.
         outcome: Finite, or the fault that the last skipped update met.
         completed: False if the run stopped for good because it could not recover.
-        sent_back: How often the guard found dynamics that stayed worse, and went back to where they were not.
+        sent_back: How often the guard found worse dynamics, and went back to those of the look before.
     """
 
     model: StateSpaceModel
@@ -138,9 +138,9 @@ def train(
     Args:
         state: Where an earlier run stopped; None starts anew.
         losses: The losses of that earlier run.
-        guard: Looks at the model now and then, and sends it back to where it was when it last was no worse.
+        guard: Looks at the model now and then, and sends it back to where it was when it last looked.
         save: Called with the state and all losses so far every `schedule.save_every` updates, at the end, and when
-            the user interrupts; with a guard, the last state that it found no worse.
+            the user interrupts; with a guard, the state at its last look.
     """
     watcher = watcher or Watcher()
     transformation = optimiser.build(schedule.num_updates)
@@ -173,7 +173,7 @@ def train(
         watcher.compiling("one update")
         chunk(state, 0)
     if guard is not None and done == 0:
-        state, _ = checked(guard, model_at(state), state, state)
+        state = checked(guard, model_at(state), state, state)
     # State and losses together, so that an interrupt cannot come between them.
     kept = (state, history)
     completed = int(state.skipped_in_a_row) < schedule.patience
@@ -195,8 +195,8 @@ def train(
             if guard is None:
                 kept = (state, history)
             elif last or done % guard.every == 0:
-                state, good = checked(guard, model_at(state), state, kept[0], last=last)
-                kept = (state, history) if good else kept
+                state = checked(guard, model_at(state), state, kept[0])
+                kept = (state, history)
             finite = values[np.isfinite(values)]
             mean = float(finite.mean()) if finite.size else float("nan")
             watcher.advanced(done, mean, int(state.skipped))

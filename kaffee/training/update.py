@@ -26,7 +26,6 @@ class GuardState(eqx.Module):
 
     lost: Int[Array, ""]
     distance: Float[Array, ""]
-    worse_in_a_row: Int[Array, ""]
     sent_back: Int[Array, ""]
 
     @classmethod
@@ -34,7 +33,7 @@ class GuardState(eqx.Module):
         """Anything is better."""
         most = jnp.array(jnp.iinfo(jnp.int32).max, jnp.int32)
         zero = jnp.zeros((), jnp.int32)
-        return cls(most, jnp.array(jnp.inf, jnp.float32), zero, zero)
+        return cls(most, jnp.array(jnp.inf, jnp.float32), zero)
 
 
 class TrainState(eqx.Module):
