@@ -55,10 +55,10 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         Suggested("pretraining.schedule.num_updates", 60_000, "about a minute"),
         Suggested("adaptation.scored", scored, f"3 times {memory}; 64 to 128"),
         Suggested("adaptation.burn_in", min(8, longest - 1 - scored), "8, if recordings are long enough"),
-        Suggested("adaptation.schedule.num_updates", 20_000, "fine noise scales take long"),
+        Suggested("adaptation.schedule.num_updates", 10_000, "fine noise scales take long"),
         Suggested("adaptation.schedule.report_every", 50, "progress every few seconds"),
         Suggested("adaptation.schedule.save_every", 500, "what an interruption may cost"),
-        Suggested("adaptation.optimiser.final_learning_rate", 1e-5, "the noise of the last updates dies out"),
+        Suggested("adaptation.optimiser.final_learning_rate", 2e-4, "the noise of the last updates dies out"),
         Suggested("adaptation.calibration", 300, "bands follow the final core"),
     ]
     if get_method(settings.method).train_core:

@@ -23,7 +23,7 @@ from kaffee.rollout import core_key_of, free_run
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.update import GuardState, TrainState
 
-FACTOR, MARGIN = 2.0, 0.05
+FACTOR, MARGIN = 2.0, 0.25
 """A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look."""
 
 

@@ -154,8 +154,8 @@ def test_gaps_and_constant_columns_are_left_out():
     ("look", "worse"),
     [
         (Look(1, 0.1), True),
-        (Look(0, 0.24), False),
-        (Look(0, 0.26), True),
+        (Look(0, 0.44), False),
+        (Look(0, 0.46), True),
         (Look(0, np.inf), True),
         (Look(0, np.nan), True),
     ],
