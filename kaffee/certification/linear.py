@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kaffee.certification.regression import Choice, Regression, best_choices, vector_autoregression
+from kaffee.certification.regression import RIDGES, Choice, Regression, best_choices, vector_autoregression
 from kaffee.checkpoint import Reconstruction
 from kaffee.cores import Linear
 from kaffee.data.series import Series
@@ -44,6 +44,9 @@ SETTINGS = Adaptation(
     optimiser=Optimiser("adam", learning_rate=1e-3, averaging=0.98),
     schedule=Schedule(num_updates=400, batch_size=16, report_every=50, save_every=400),
 )
+# Rows that were interpolated make a poor regression, from which the likelihood has far to go.
+FAR = Optimiser("adam", learning_rate=1e-2, final_learning_rate=1e-3)
+SHORT_ORDER = 2
 # Beyond so many latent coordinates there are fewer updates, since each costs more; none from 69 on.
 CHEAP_LATENT = 24
 
@@ -100,6 +103,7 @@ class _Best(Watcher):
         self.x, self.mask = padded(validation)
         self.skip = min(WARM_UP, self.x.shape[1] // 4)
         self.nll, self.update, self.model = np.inf, 0, None  # type: float, int, StateSpaceModel | None
+        self.attempt = self.current = 0
 
     def score(self, model: StateSpaceModel) -> float:
         terms = np.asarray(run_filter(model, self.x, self.mask).nll, np.float64)[:, self.skip :]
@@ -109,7 +113,7 @@ class _Best(Watcher):
         candidate = stable(model)
         nll = self.score(candidate)
         if nll < self.nll:
-            self.nll, self.update, self.model = nll, update, candidate
+            self.nll, self.update, self.model, self.attempt = nll, update, candidate, self.current
 
 
 def settings_for(order: int, model: StateSpaceModel, series: Series) -> Adaptation:
@@ -145,12 +149,21 @@ def fit_linear(reconstruction: Reconstruction, train: Series, *, seed: int = 0) 
     def start_of(series: Series, choice: Choice, share: float) -> StateSpaceModel:
         return stable(companion_model(vector_autoregression(series, choice), share))
 
-    starts = list(product(best_choices(standard, part), PROCESS_SHARES))
-    scores = [best.score(start_of(part, *each)) for each in starts]
-    choice, share = starts[int(np.argmin(np.nan_to_num(scores, nan=np.inf)))]
+    def best_start(choices: list[Choice]) -> tuple[Choice, float]:
+        starts = list(product(choices, PROCESS_SHARES))
+        scores = [best.score(start_of(part, *each)) for each in starts]
+        return starts[int(np.argmin(np.nan_to_num(scores, nan=np.inf)))]
+
+    attempts = [(*best_start(best_choices(standard, part)), SETTINGS.optimiser)]
+    if any(np.isnan(x).any() for x in part.recordings):
+        attempts.append((*best_start([Choice(SHORT_ORDER, ridge) for ridge in RIDGES]), FAR))
+    for best.current, (choice, share, optimiser) in enumerate(attempts):
+        start = start_of(part, choice, share)
+        settings = replace(settings_for(choice.order, start, part), optimiser=optimiser)
+        adapt(start, part, KAFFEE, settings, seed=seed, watcher=best)
+    choice, share, optimiser = attempts[best.attempt]
     start = start_of(part, choice, share)
-    settings = settings_for(choice.order, start, part)
-    adapt(start, part, KAFFEE, settings, seed=seed, watcher=best)
+    settings = replace(settings_for(choice.order, start, part), optimiser=optimiser)
     refitted = start_of(standard, choice, share)
     if best.update:
         settings = replace(settings, schedule=replace(settings.schedule, num_updates=best.update))
