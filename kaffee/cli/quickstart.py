@@ -16,7 +16,7 @@ def quickstart(
 ) -> None:
     """Learn noisy Lorenz-63, make it probabilistic by KAFFEE, compare it with its prior, write a report.
 
-    The same as `kaffee fit lorenz63` with more data. About two minutes on two cores.
+    The same as `kaffee fit lorenz63` with more data. About three minutes on two cores.
     """
     from kaffee.cli.fit import execute
     from kaffee.config import merge, parse_override, update
