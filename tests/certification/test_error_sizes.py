@@ -1,24 +1,18 @@
 """Sizes of errors that could have been known, and the verdict on a spread that does not vary."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from certification.oscillator import simulated, true_model
 from certification.problems import passed
 from kaffee.certification.error_sizes import Foretold, foretell
 from kaffee.certification.local_verdicts import spread_verdict
 from kaffee.certification.passes import Starts, choose_starts, filter_pass
 from kaffee.certification.spread import SpreadGrowth, spread_growth
 from kaffee.checkpoint import Reconstruction
-from kaffee.cores import as_core
 from kaffee.data import Scaler, Series
 from kaffee.metrics.grounding import spearman
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
 
-KICK, NOISE = 0.03, 0.1
 HORIZON = 12
 
 
@@ -59,27 +53,11 @@ def test_variances_that_were_not_used_may_foretell():
     assert found.rank == pytest.approx(np.mean([spearman(std[:, j], np.abs(error[:, j])) for j in range(12)]), abs=1e-3)
 
 
-def oscillator(z):
-    """Van der Pol's, one step of Euler's."""
-    x, y = z
-    return z + 0.1 * jnp.stack([y, (1.0 - x**2) * y - x])
-
-
 @pytest.fixture(scope="module")
 def withheld():
     """Spread of the true model of an oscillator, by a filter with transport and by one without."""
-    rng = np.random.default_rng(0)
-    step, z, rows = jax.jit(oscillator), np.array([1.0, 0.0], np.float32), []
-    for _ in range(2500):
-        rows.append(z)
-        z = np.asarray(step(z)) + np.float32(KICK) * rng.standard_normal(2).astype(np.float32)
-    series = Series.from_arrays(np.array(rows) + NOISE * rng.standard_normal((2500, 2)))
-    model = StateSpaceModel(
-        core=as_core(oscillator, 2),
-        shell=Shell.from_std([KICK, KICK], [NOISE, NOISE]),
-        observation=Projection(2, 2),
-        embedding=jnp.eye(2),
-    )
+    series = Series.from_arrays(simulated(2500)[1])
+    model = true_model()
     starts = choose_starts(series, 500)
     return {
         method: spread_growth(

@@ -4,44 +4,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
+from certification.oscillator import oscillator, simulated, true_model
 from kaffee.bench.proxies import proxies, without
 from kaffee.bench.recipe import load_recipe
 from kaffee.bench.store import Cell, ResultStore
 from kaffee.certification.tangent_choice import try_candidates
 from kaffee.checkpoint import Reconstruction
-from kaffee.cores import as_core
 from kaffee.data import Scaler, Series
 from kaffee.evaluation import Protocol, Reference
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 SEEDS = range(5)
-KICK, NOISE = 0.03, 0.1
-
-
-def oscillator(z):
-    """Van der Pol's, one step of Euler's."""
-    x, y = z
-    return z + 0.1 * jnp.stack([y, (1.0 - x**2) * y - x])
 
 
 @pytest.fixture(scope="module")
 def reference():
     """The oscillator as a system whose truth is known, in units that need no scaling."""
-    rng = np.random.default_rng(0)
-    step = jax.jit(oscillator)
-    z, rows = np.array([1.0, 0.0], np.float32), []
-    for _ in range(5000):
-        rows.append(z)
-        z = np.asarray(step(z)) + np.float32(KICK) * rng.standard_normal(2).astype(np.float32)
-    states = np.array(rows, np.float64)
-    seen = states + NOISE * rng.standard_normal(states.shape)
+    states, seen = simulated(5000)
     system = SimpleNamespace(jacobian=jax.jacfwd(oscillator), dt=0.1)
     return Reference(system, Series.from_arrays(seen[:4000]), Scaler.identity(2), states[4000:], seen[4000:], states)
 
@@ -49,12 +30,7 @@ def reference():
 @pytest.fixture(scope="module")
 def measured(reference):
     """G_tan and its proxies of the true model, with transport and without."""
-    model = StateSpaceModel(
-        core=as_core(oscillator, 2),
-        shell=Shell.from_std([KICK, KICK], [NOISE, NOISE]),
-        observation=Projection(2, 2),
-        embedding=jnp.eye(2),
-    )
+    model = true_model()
     protocol = Protocol(warm_up=20, grounding_steps=900, spectrum_horizons=(2,))
     candidates = try_candidates(reference.train.recordings, ("linear", "quadratic", "local"))
     return {
