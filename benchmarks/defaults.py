@@ -31,7 +31,7 @@ from kaffee.training.guard import FreeRunGuard
 
 OUTPUT = Path(__file__).parent.parent / "results" / "defaults"
 ROWS = 25_000
-# Noise of process and observation; ten times less process noise is none for a day's user.
+# Noise of process and observation.
 CASES = {
     "lorenz63": (0.1, 0.1),
     "lorenz63_clean": (0.0, 0.1),

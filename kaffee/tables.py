@@ -109,6 +109,11 @@ class Table:
         """A list of objects; NaN and infinities, which JSON does not have, become None."""
         return [{c: _plain(v) for c, v in zip(self.columns, row, strict=True)} for row in self.rows]
 
+    def to_record(self) -> dict[str, Any]:
+        """JSON values from which `Table(**record)` makes a table that looks the same."""
+        rows = [[_plain(value) for value in row] for row in self.rows]
+        return {**vars(self), "columns": list(self.columns), "rows": rows}
+
 
 def _plain(value: Any) -> Any:
     value = value.item() if hasattr(value, "item") else value

@@ -20,7 +20,7 @@ from kaffee.certification.references import reference_of
 from kaffee.checkpoint import Reconstruction
 from kaffee.checks import TRANSIENT
 from kaffee.data.series import Series
-from kaffee.data.stretches import constant_columns
+from kaffee.data.stretches import constant_columns, evenly
 from kaffee.errors import DataError
 from kaffee.metrics import power_spectrum
 
@@ -99,7 +99,7 @@ def agreement(
     compared = reference._replace(rows=rows[:, varying])
     end = max(len(rows), MIN_KEPT)
     steps = max(steps, TRANSIENT + end)
-    starts = rows[np.linspace(0, len(rows) - 1, runs).round().astype(int)]
+    starts = rows[evenly(len(rows), runs)]
     floors = distances(compared, [piece[:, varying] for piece in reference.pieces])
     stacked = np.array(floors) if floors else np.full((1, 2), np.nan)
 

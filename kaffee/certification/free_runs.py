@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from kaffee.certification.references import Reference
 from kaffee.checkpoint import Reconstruction
 from kaffee.checks import CORE_SEED
+from kaffee.data.stretches import evenly
 from kaffee.lyapunov import lyapunov_spectrum
 from kaffee.metrics import d_hellinger, d_stsp_kernel
 from kaffee.metrics.trapping import trapped
@@ -126,7 +127,7 @@ def exponents_of(reconstruction: Reconstruction, states: Float[Array, "S T M"]) 
         return None
     model = reconstruction.model
     count = min(NUM_EXPONENTS, model.latent_dim)
-    chosen = states[np.linspace(0, len(states) - 1, min(LYAPUNOV_RUNS, len(states))).round().astype(int)]
+    chosen = states[evenly(len(states), min(LYAPUNOV_RUNS, len(states)))]
     core = model.core.exact()
     found = [lyapunov_spectrum(core, run[:LYAPUNOV_STEPS], num_exponents=count, dt=reconstruction.dt) for run in chosen]
     every = np.array([spectrum.exponents for spectrum in found])

@@ -2,7 +2,6 @@
 
 import hashlib
 import json as json_module
-import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -71,7 +70,7 @@ def conclude(
     certificate["about"] |= {"warning": doubt} if doubt else {}
     certificate["conclusion"] = {
         "made_of": made_of(stages, result.settings, loaded),
-        "tables": [_plain(table) for table in tables],
+        "tables": [table.to_record() for table in tables],
     }
     write_json(output / "checks.json", checks)
     for name, figure in report.pictures.items():
@@ -140,12 +139,3 @@ def _doubted(page: "Report", doubt: str) -> "Report":
     return replace(
         page, subtitle=f"{page.subtitle}. Warning: {doubt}", provenance={**page.provenance, "warning": doubt}
     )
-
-
-def _plain(table: "Table") -> dict[str, Any]:
-    """A table as JSON values; what is not finite becomes None, which looks the same."""
-    finite = [
-        [None if isinstance(value, float) and not math.isfinite(value) else value for value in row]
-        for row in table.rows
-    ]
-    return {"title": table.title, "columns": list(table.columns), "rows": finite, "note": table.note}

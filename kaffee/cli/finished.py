@@ -52,8 +52,8 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     """
     from dataclasses import replace
 
-    from kaffee.cli.overlap import training_rows_note
     from kaffee.data import read_series
+    from kaffee.data.overlap import training_rows_note
     from kaffee.errors import CheckpointError
     from kaffee.fitting import fit
     from kaffee.inference.matching import matched

@@ -1,7 +1,7 @@
 """Stretches of recordings without gaps, for what cannot do with gaps."""
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from kaffee.data.series import Series
 
@@ -40,6 +40,11 @@ def pieces(series: Series, length: int, *, gaps: bool = False) -> list[Float[np.
     ]
     found = [part for part in found if (np.isnan(part).mean(axis=0) <= 0.5).all()]
     return found[:: -(-len(found) // MAX_PIECES)] if found else []
+
+
+def evenly(total: int, count: int) -> Int[np.ndarray, " K"]:
+    """`count` evenly spaced indices below `total`."""
+    return np.linspace(0, total - 1, count).round().astype(int)
 
 
 def constant_columns(values: Float[np.ndarray, "T N"]) -> Bool[np.ndarray, " N"]:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from kaffee.data.series import Series
+from kaffee.data.stretches import evenly
 from kaffee.dpc.gaps import Measured
 from kaffee.errors import DataError
 from kaffee.evaluation.dynamics import state_space_divergence
@@ -91,7 +92,7 @@ class Certifier:
         return losses
 
     def _run(self, model: StateSpaceModel, key: Key[Array, ""] | None) -> Rollout:
-        origins = self.noisy[np.linspace(0, len(self.noisy) - 1, self.num_runs).round().astype(int)]
+        origins = self.noisy[evenly(len(self.noisy), self.num_runs)]
         starts = model.embed(jnp.asarray(origins, model.dtype))
         noise = core_key_of(model.core, self.seed)
         return free_run(model, starts, self.num_steps, key=key, core_key=noise, transient=self.transient)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from kaffee.data.stretches import evenly
 from kaffee.evaluation.protocol import Protocol
 from kaffee.evaluation.reference import Reference
 from kaffee.lyapunov import lyapunov_spectrum
@@ -66,7 +67,7 @@ def fidelity(
     noise: Any = {"key": key, "core_key": jax.random.key(protocol.seed + 2)}
     run = free_run(model, model.embed(first), protocol.rollout_steps, transient=protocol.transient, **noise)
     diverged_at = int(run.diverged_at[0])
-    watched = np.linspace(0, len(origins) - 1, protocol.num_divergence_starts).round().astype(int)
+    watched = evenly(len(origins), protocol.num_divergence_starts)
     starts: Array = jnp.asarray(reference.scaler.transform(origins[watched]), model.dtype)
     watch = free_run(model, model.embed(starts), 0, transient=protocol.rollout_steps, **noise)
     diverged = int(jnp.sum(watch.diverged_at > 0))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from kaffee.data.stretches import evenly
 from kaffee.evaluation.protocol import Protocol
 from kaffee.evaluation.reference import Reference
 from kaffee.filtering import run_filter
@@ -112,11 +113,6 @@ class ForecastScores(NamedTuple):
     crps_all: float
     rmse_all: float
     rmse_clean: float
-
-
-def evenly(total: int, count: int) -> np.ndarray:
-    """`count` evenly spaced indices below `total`."""
-    return np.linspace(0, total - 1, count).round().astype(int)
 
 
 def filtered_beliefs(

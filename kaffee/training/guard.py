@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from kaffee.data.series import Series
-from kaffee.data.stretches import complete_rows, constant_columns, pieces
+from kaffee.data.stretches import complete_rows, constant_columns, evenly, pieces
 from kaffee.metrics.geometry import d_stsp_kernel
 from kaffee.metrics.trapping import trapped
 from kaffee.rollout import core_key_of, free_run
@@ -72,8 +72,8 @@ class FreeRunGuard:
         rows = complete_rows(series)
         self._varying = ~constant_columns(rows)
         self._kept = min(self.KEPT, max(series.lengths))
-        self._starts = rows[_spaced(len(rows), self.RUNS)]
-        self._rows = rows[_spaced(len(rows), self.ROWS)][:, self._varying]
+        self._starts = rows[evenly(len(rows), self.RUNS)]
+        self._rows = rows[evenly(len(rows), min(self.ROWS, len(rows)))][:, self._varying]
         self._data = self._each([x[~np.isnan(x).any(axis=1)] for x in pieces(series, self._kept, gaps=True)])
 
     @classmethod
@@ -98,12 +98,8 @@ class FreeRunGuard:
         runs = self.runs_that_stay(model)
         lost = len(self._starts) - len(runs)
         seen = runs.reshape(-1, runs.shape[-1])
-        seen = seen[_spaced(len(seen), self.ROWS)]
+        seen = seen[evenly(len(seen), min(self.ROWS, len(seen)))]
         return Look(lost, float(self._each([seen])[0]) if len(seen) else float("inf"))
-
-
-def _spaced(length: int, count: int) -> np.ndarray:
-    return np.linspace(0, length - 1, min(count, length)).round().astype(int)
 
 
 def checked(guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState) -> TrainState:

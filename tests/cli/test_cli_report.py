@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kaffee.certification import CertificationSettings, certify
-from kaffee.cli.overlap import overlap, training_rows_note
 from kaffee.data import Series, write_series
+from kaffee.data.overlap import overlap, training_rows_note
 from kaffee.runs import RunFolder
 from kaffee.sources import Source, load_source
 from kaffee.store import write_json
