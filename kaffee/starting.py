@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.checkpoint import Reconstruction, load
 from kaffee.cores import Core, as_core
+from kaffee.cores.custom import check_derivatives
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.stretches import longest_stretch
@@ -95,7 +96,9 @@ def own_core(start: str, num_observed: int) -> Core:
         built = build(num_observed)
         if not callable(built):
             raise ConfigError(f"{name}({num_observed}) returned {built!r:.80}; a function z -> z' is needed.")
-        return as_core(built, int(getattr(built, "latent_dim", num_observed)))
+        core = as_core(built, int(getattr(built, "latent_dim", num_observed)))
+        check_derivatives(core)
+        return core
 
 
 @contextmanager

@@ -4,18 +4,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Nearly all the time of the suite is compiling. What one process has compiled the others take, also those that tests
-# start, and the next run of the suite.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-
 import equinox as eqx
 import jax
 import pytest
+from compiling import compile_quickly
 
 # Every compiled program keeps some memory mapped; Linux gives a process 65 530 mappings, then compilation aborts it.
 MOST_MAPPINGS = 20_000
 
+compile_quickly(os.environ)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 

@@ -80,12 +80,29 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     test = matched(found.fitted.reconstruction, read_series(on))
     name = Path(on[0]).stem + (f"-and-{len(on) - 1}-more" if len(on) > 1 else "")
     return FinishedFit(
-        run / f"on-{name}",
+        place_for(run / f"on-{name}", test.fingerprint),
         replace(found, test=test),
         replace(loaded, truth=None),
         f"{title} on {test.name or on[0]}",
         training_rows_note(found.train, test),
     )
+
+
+def place_for(folder: Path, fingerprint: str) -> Path:
+    """The folder for a certificate on these data: with a number where other data of the same name have theirs."""
+    from kaffee.errors import CheckpointError
+    from kaffee.report.compared import read_certificate
+
+    place, number = folder, 1
+    while (place / "certificate.json").exists():
+        try:
+            if read_certificate(place)["about"]["test"]["fingerprint"] == fingerprint:
+                break
+        except (CheckpointError, KeyError, TypeError):
+            break  # no certificate that would be lost
+        number += 1
+        place = folder.with_name(f"{folder.name}-{number}")
+    return place
 
 
 def finished_stage(run: Path, stage: str | None = None, core: str | None = None) -> FinishedStage:

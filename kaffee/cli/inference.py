@@ -45,7 +45,10 @@ def filter_(
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
     any_step: AnyStep = False,
-    quantiles: Quantiles = "0.05,0.95",
+    quantiles: Annotated[
+        str | None,
+        typer.Option(help="Quantile levels, separated by commas.", show_default="0.05,0.95; none with --follow"),
+    ] = None,
     latent: Latent = False,
     state: Annotated[
         Path | None, typer.Option(help="With --follow: go on from the state in this folder, if any, and save it there.")
@@ -74,6 +77,7 @@ def filter_(
         if columns is not None or recording_column is not None or latent:
             raise ConfigError("--columns, --recording-column and --latent are for files; leave them out with --follow.")
         how: dict[str, Any] = {"skip_broken": skip_broken, "any_step": any_step, "time_column": time_column}
+        how["levels"] = () if quantiles is None else recordings.levels_of(quantiles)
         follow_input(run, core, gate=gate, patience=patience, state=state, json=json, **how)
         return
     if not files or output is None:
@@ -81,9 +85,10 @@ def filter_(
     if state is not None or skip_broken:
         raise ConfigError("--state and --skip-broken belong to --follow.")
     from kaffee.inference import filter_recordings
+    from kaffee.inference.columns import BAND
 
     recordings.check_output(output, files)
-    levels = recordings.levels_of(quantiles)
+    levels = BAND if quantiles is None else recordings.levels_of(quantiles)
     model = recordings.model_at(run, core)
     series = recordings.read_recordings(model, files, columns, time_column, recording_column)
     found = filter_recordings(model, series, gate=gate, patience=patience, any_step=any_step)

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kaffee.cores.core import Core
@@ -53,3 +54,18 @@ def as_core(function: Callable[[Any], Any], latent_dim: int) -> Core:
             "Pass one state at a time: kaffee batches it by itself."
         )
     return Custom(function, latent_dim)
+
+
+def check_derivatives(core: Core) -> None:
+    """Training needs the derivative of the Jacobian; a core that has none is refused before it begins.
+
+    Raises:
+        ConfigError: JAX cannot trace the derivative, as for callbacks, loops without a fixed length or a custom VJP.
+    """
+    given = jax.ShapeDtypeStruct((core.latent_dim,), jax.dtypes.canonicalize_dtype(float))
+    try:
+        jax.eval_shape(jax.grad(lambda z: jnp.sum(core.jacobian(z))), given)
+    except Exception as error:
+        raise ConfigError(
+            f"The core cannot be differentiated twice, which training needs: {type(error).__name__}: {error}"
+        ) from error

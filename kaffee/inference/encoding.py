@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
+from kaffee.inference.columns import check_levels, quantile_name
 from kaffee.inference.estimate import Estimate
 from kaffee.outcome import QUANTITIES
 
@@ -18,11 +20,15 @@ class LineWriter:
 
     Beside them, only where there is something to say: `rejected`, the names of readings that were not believed;
     `restarted`, true where the belief started anew; `fault`, why.
+
+    Args:
+        levels: Quantiles of the signal that are written, too.
     """
 
-    def __init__(self, columns: Sequence[str], dtype: str) -> None:
+    def __init__(self, columns: Sequence[str], dtype: str, levels: Sequence[float] = ()) -> None:
         self.columns = tuple(columns)
-        kinds = ("mean", "std", "predicted_mean", "predicted_std")
+        self.levels = check_levels(levels)
+        kinds = ["mean", "std", *map(quantile_name, self.levels), "predicted_mean", "predicted_std"]
         keys = [f"{name}_{kind}" for name in columns for kind in kinds] + ["log_likelihood", "nis"]
         self._keys = [json.dumps(key) for key in keys]
         self._number = f"%.{DIGITS[dtype]}g"
@@ -30,7 +36,9 @@ class LineWriter:
 
     def encode(self, estimate: Estimate) -> Iterator[str]:
         """The fields of every row, without the braces around them."""
-        fields = np.stack([estimate.mean, estimate.std, estimate.predicted_mean, estimate.predicted_std], axis=-1)
+        quantiles = [estimate.mean + ndtri(level) * estimate.std for level in self.levels]
+        predicted = [estimate.predicted_mean, estimate.predicted_std]
+        fields = np.stack([estimate.mean, estimate.std, *quantiles, *predicted], axis=-1)
         tail = np.stack([estimate.log_likelihood, estimate.nis], axis=-1)
         table = np.concatenate([fields.reshape(len(fields), -1), tail], axis=1)
         plain = np.isfinite(table).all(axis=1) & ~estimate.rejected.any(axis=1) & ~estimate.restarted

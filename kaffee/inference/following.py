@@ -1,7 +1,7 @@
 """Filtering a stream of lines: every line in is one JSON line out, in order."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any, NamedTuple
 
@@ -68,6 +68,7 @@ def follow(
     skip_broken: bool = False,
     any_step: bool = False,
     time_column: str | None = None,
+    levels: Sequence[float] = (),
 ) -> Followed:
     """Filter lines until the stream ends, or nobody listens.
 
@@ -81,9 +82,10 @@ def follow(
         skip_broken: A broken line is no step at all: its object holds only `line` and `error`.
         any_step: Every line is one step, whatever its time is.
         time_column: The column of times; found by its name if left out.
+        levels: Quantiles of the signal that are written, too.
     """
     reader = LineReader(online.columns, time_column)
-    writer = LineWriter(online.columns, np.dtype(online.reconstruction.model.dtype).name)
+    writer = LineWriter(online.columns, np.dtype(online.reconstruction.model.dtype).name, levels)
     clock = Clock(None if any_step else online.reconstruction.dt, online.time)
     total = Followed()
     try:

@@ -99,6 +99,11 @@ def fails(n):
 
 def leaves(n):
     raise SystemExit(2)
+
+def calls(n):
+    import jax
+    import numpy as np
+    return lambda z: jax.pure_callback(np.sin, z, z)
 """
 
 
@@ -110,6 +115,8 @@ def leaves(n):
         ("short", "The core maps a state of shape (2,) to (1,)"),
         ("fails", "(line 15 of "),
         ("leaves", "SystemExit: 2 (line 19 of "),
+        ("calls", "The core cannot be differentiated twice, which training needs: ValueError: Pure callbacks"),
+        ("calls", "(line 24 of "),
     ],
 )
 def test_errors_of_the_users_code_name_the_function_and_the_line(refused, own_run, tmp_path, name, message):

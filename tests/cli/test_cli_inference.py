@@ -165,6 +165,22 @@ def test_follow_fills_in_what_times_leave_out_and_goes_on_in_time(kaffee, refuse
     assert "leave them out with --follow" in refused("filter", trained, "--follow", "--columns", "a,b")
 
 
+def test_follow_writes_the_quantiles_of_the_file_command(kaffee, refused, trained, tmp_path):
+    levels = ("--quantiles", "0.025,0.5")
+    lines = ["left,right", *(f"{10 + i % 3},{11 - i % 2}" for i in range(30))]
+    (tmp_path / "in.csv").write_text("\n".join(lines))
+    assert kaffee("filter", trained, tmp_path / "in.csv", "-o", tmp_path / "out.csv", *levels).exit_code == 0
+    followed = kaffee("filter", trained, "--follow", *levels, content="\n".join(lines))
+    assert followed.exit_code == 0, followed.exception
+    table = read_series(tmp_path / "out.csv")
+    objects = [json.loads(line) for line in followed.stdout.splitlines()]
+    assert sorted(objects[-1]) == sorted([*table.columns, "line"])
+    values = [[each[name] for name in ("left_q025", "right_q50")] for each in objects]
+    picked = [table.columns.index(name) for name in ("left_q025", "right_q50")]
+    np.testing.assert_allclose(values, table.recordings[0][:, picked], rtol=1e-5)
+    assert "numbers between 0 and 1" in refused("filter", trained, "--follow", "--quantiles", "many")
+
+
 def test_follow_reports_broken_lines_and_goes_on_from_its_state(kaffee, trained, tmp_path):
     lines = [f"{10 + i % 3},{11 - i % 2}" for i in range(20)]
     lines[7] = "garbage"

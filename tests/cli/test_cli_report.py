@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kaffee.certification import CertificationSettings, certify
+from kaffee.cli.finished import place_for
 from kaffee.data import Series, write_series
 from kaffee.data.overlap import overlap, training_rows_note
 from kaffee.runs import RunFolder
@@ -48,6 +49,19 @@ def test_a_report_on_other_data_leaves_that_of_the_run_alone(elsewhere, run):
     assert f"Report: {copy / 'on-new' / 'report.html'}" in results["new"].stdout.replace("\n", "")
     tests = [json.loads((copy / part / "certificate.json").read_text())["about"]["test"] for part in ("", "on-new")]
     assert [test["steps"] for test in tests] == [120, 120]
+
+
+def test_other_data_of_the_same_name_have_their_own_place(tmp_path):
+    certificate = {"verdicts": [], "about": {"test": {"fingerprint": "first"}}}
+    write_json(tmp_path / "on-day" / "certificate.json", certificate)
+    assert place_for(tmp_path / "on-day", "first") == tmp_path / "on-day"
+    assert place_for(tmp_path / "on-day", "second") == tmp_path / "on-day-2"
+    write_json(
+        tmp_path / "on-day-2" / "certificate.json", {**certificate, "about": {"test": {"fingerprint": "second"}}}
+    )
+    assert place_for(tmp_path / "on-day", "second") == tmp_path / "on-day-2"
+    assert place_for(tmp_path / "on-day", "third") == tmp_path / "on-day-3"
+    assert place_for(tmp_path / "on-night", "first") == tmp_path / "on-night"
 
 
 def test_rows_that_were_trained_on_are_not_called_held_out(kaffee, elsewhere, tmp_path):
