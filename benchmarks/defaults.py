@@ -27,6 +27,7 @@ from kaffee.stages import NoStore, Stage
 from kaffee.store import read_json, write_json
 from kaffee.suggestion import settings_for
 from kaffee.systems import get_system, simulate
+from kaffee.systems.measured import stored_measurements
 from kaffee.tables import Table
 from kaffee.training.guard import FreeRunGuard
 
@@ -68,13 +69,13 @@ def facts_of(model: Reconstruction, test: Series) -> dict[str, Any]:
     """One-step scores, and 20 free runs of the core against the held-out rows; no distance if all of them are lost."""
     found = check(model, test)
     look = FreeRunGuard(test.standardised(model.scaler), every=1).look(model.model)
-    return {
+    facts = {
         "nll": found.nll,
         "coverage_90": found.coverage_90,
         "lambda_1": found.lambda_1,
-        "d_stsp_runs": look.distance if math.isfinite(look.distance) else None,
-        "lost": look.lost,
+        "d_stsp_runs": look.distance,
     }
+    return {name: value if math.isfinite(value) else None for name, value in facts.items()} | {"lost": look.lost}
 
 
 def measure(case: str, seed: int) -> dict[str, Any]:
@@ -103,26 +104,37 @@ def table() -> Table:
     """Of all results: medians over seeds, and the worst core."""
     records = [read_json(path, "result") for path in sorted(OUTPUT.glob("*.json"))]
     rows = []
+    measured = stored_measurements()
     for case in CASES:
+        truth = measured[case.removesuffix("_clean")]["exponents"][0]
         for arm in ("prior", *ARMS):
             cells = [record["arms"][arm] for record in records if record["case"] == case]
             if cells:
-                keys = ("nll", "coverage_90", "d_stsp_runs")
-                values = {key: [math.inf if cell[key] is None else cell[key] for cell in cells] for key in keys}
                 rows.append(
                     [
                         case,
                         arm,
                         str(len(cells)),
-                        *(f"{statistics.median(found):.3f}" for found in values.values()),
-                        f"{max(values['d_stsp_runs']):.3f}",
+                        *(
+                            f"{statistics.median(_all(cells, key)):.3f}"
+                            for key in ("nll", "coverage_90", "d_stsp_runs")
+                        ),
+                        f"{max(_all(cells, 'd_stsp_runs')):.3f}",
                         f"{sum(cell['lost'] for cell in cells)} of {len(cells) * FreeRunGuard.RUNS}",
+                        f"{statistics.median(_all(cells, 'lambda_1')):.2f}",
+                        f"{truth:.2f}",
                     ]
                 )
     title = "Suggested settings on simulations: medians over seeds, held-out rows"
     note = "20 free runs of 20 000 steps per seed; lost: diverged, or trapped in a small part of the attractor."
     columns = ["case", "core", "seeds", "NLL", "coverage 90 %", "D_stsp", "worst D_stsp", "lost runs"]
+    columns += ["lambda_1", "true lambda_1"]
     return Table(title, columns, rows, note=note)
+
+
+def _all(cells: list[dict[str, Any]], key: str) -> list[float]:
+    """A value of every cell; infinite where it is not known, as for a distance of runs that are all lost."""
+    return [math.inf if cell[key] is None else cell[key] for cell in cells]
 
 
 def main() -> None:
