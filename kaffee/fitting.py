@@ -7,6 +7,7 @@ from kaffee.checkpoint import Reconstruction
 from kaffee.config import to_dict
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
+from kaffee.data.validate import check_observed
 from kaffee.errors import KaffeeError
 from kaffee.methods import get_method
 from kaffee.provenance import versions
@@ -67,6 +68,7 @@ def fit(
         started = starting_point(settings.core.start, series, settings.test_fraction, key=keys["embedding"])
         series = started.series
     train, test = series.split(1.0 - settings.test_fraction)
+    check_observed(train.recordings, train.columns, train.label)
     scaler = Scaler.fit(train) if started is None else started.scaler
     standard = train.standardised(scaler)
     pre, ada = settings.pretraining, settings.adaptation

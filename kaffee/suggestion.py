@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kaffee.config import merge, nested, update
+from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.timescales import decorrelation_time
+from kaffee.data.validate import check_observed
 from kaffee.errors import DataError
 from kaffee.methods import get_method
 from kaffee.settings import FitSettings
@@ -38,6 +40,9 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
     """
     settings = settings or FitSettings()
     train, _ = series.split(1.0 - settings.test_fraction)
+    check_observed(train.recordings, train.columns, train.label)
+    if settings.core.start is None:
+        Scaler.fit(train)  # a constant column is an error now and not after the settings
     tau, N = decorrelation_time(train), train.num_coordinates
     longest = max(train.lengths)
     if longest < SHORTEST_WINDOW + 2:

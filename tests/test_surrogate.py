@@ -341,7 +341,7 @@ def test_before_a_fit_everything_says_to_fit(use):
         (lambda X: np.ones((T, 3)), "the model needs 'left', 'right'"),
         (lambda X: X.assign(left="text"), "column 'left': values of type .* are not numbers"),
         (lambda X: X[:0], "is empty"),
-        (lambda X: X.assign(left=np.nan), "column 'left' without any observed value"),
+        (lambda X: X.assign(left=np.nan, right=np.nan), "no value is observed, all are missing"),
         (lambda X: X.set_index(DATES[0] + 2 * (DATES - DATES[0])), "a row every 1200, but one step .* is 600"),
     ],
 )  # fmt: skip

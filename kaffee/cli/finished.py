@@ -52,7 +52,6 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     """
     from dataclasses import replace
 
-    from kaffee.data import read_series
     from kaffee.data.overlap import training_rows_note
     from kaffee.errors import CheckpointError
     from kaffee.fitting import fit
@@ -77,7 +76,7 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     title = title_of(source)
     if not on:
         return FinishedFit(run, found, loaded, title)
-    test = matched(found.fitted.reconstruction, read_series(on))
+    test = matched(found.fitted.reconstruction, _read_like(source, on))
     name = Path(on[0]).stem + (f"-and-{len(on) - 1}-more" if len(on) > 1 else "")
     return FinishedFit(
         place_for(run / f"on-{name}", test.fingerprint),
@@ -86,6 +85,17 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
         f"{title} on {test.name or on[0]}",
         training_rows_note(found.train, test),
     )
+
+
+def _read_like(source: "Source", files: list[str]) -> "Series":
+    """Files read as those of a run, if they have the columns that it names."""
+    from kaffee.data import read_series
+    from kaffee.errors import DataError
+
+    try:
+        return read_series(files, **{key: value for key, value in source.options.items() if key != "columns"})
+    except DataError:
+        return read_series(files)
 
 
 def place_for(folder: Path, fingerprint: str) -> Path:

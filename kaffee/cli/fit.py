@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kaffee.cli.recordings import TOLERANCE, RecordingColumn, TimeColumn, TimeTolerance, reading_options
+
 if TYPE_CHECKING:
     from kaffee.settings import FitSettings
     from kaffee.sources import Loaded, Source
@@ -52,9 +54,10 @@ def fit(
         bool, typer.Option("--paper", help="The paper's settings for Lorenz-96, not those that the data suggest.")
     ] = False,
     param: Annotated[list[str] | None, typer.Option(help="A parameter of the system, such as F=10.")] = None,
-    time_column: Annotated[str | None, typer.Option(help="Name of the time column.")] = None,
+    time_column: TimeColumn = None,
     columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
-    recording_column: Annotated[str | None, typer.Option(help="Column that tells recordings apart.")] = None,
+    recording_column: RecordingColumn = None,
+    time_tolerance: TimeTolerance = TOLERANCE,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and exit.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -82,9 +85,9 @@ def fit(
             raise ConfigError("Name the data: files or a system, such as: kaffee fit lorenz63 -o run")
         typer.echo(to_toml(settings), nl=False)
         return
-    options: dict[str, Any] = {"time_column": time_column, "recording_column": recording_column}
-    options["columns"] = None if columns is None else [name.strip() for name in columns.split(",")]
-    options = {key: value for key, value in options.items() if value is not None}
+    options = reading_options(time_column, recording_column, time_tolerance)
+    if columns is not None:
+        options["columns"] = [name.strip() for name in columns.split(",")]
     source = parse_source(data, numbers(param or []), options)
     loaded = load_source(source, settings)
     suggested = [] if paper else suggest(loaded.series, settings)
@@ -142,6 +145,7 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
     """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
     from rich.console import Console
 
+    from kaffee.certification.shortage import shortage
     from kaffee.cli.conclusion import conclude, show, stored_conclusion
     from kaffee.cli.progress import TrainingProgress
     from kaffee.fitting import fit as fit_series
@@ -155,6 +159,8 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
         console.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
     known = stored_conclusion(folder, settings, loaded)
     if known is None:
+        if few := shortage(loaded.series.split(1.0 - settings.test_fraction)[1]):
+            console.print(f"warning: {few}", style="yellow", markup=False, soft_wrap=True)
         with TrainingProgress(console, quiet=quiet) as progress:
             result = fit_series(loaded.series, settings, dt=loaded.dt, store=folder, watcher=progress.watcher)
         stages = result.prior, result.fitted

@@ -6,6 +6,7 @@ import typer
 
 from kaffee.cli import recordings
 from kaffee.cli.recordings import (
+    TOLERANCE,
     AnyStep,
     Columns,
     Files,
@@ -16,6 +17,7 @@ from kaffee.cli.recordings import (
     RecordingColumn,
     Run,
     TimeColumn,
+    TimeTolerance,
 )
 
 DIVERGED = 3
@@ -35,6 +37,7 @@ def forecast(
     columns: Columns = None,
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
+    time_tolerance: TimeTolerance = TOLERANCE,
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.5,0.95",
     core: OwnCore = None,
@@ -50,7 +53,7 @@ def forecast(
     levels = recordings.levels_of(quantiles)
     moment = None if at is None else time_of(at)
     model = recordings.model_at(run, core)
-    series = recordings.read_recordings(model, files, columns, time_column, recording_column)
+    series = recordings.read_recordings(model, files, columns, time_column, recording_column, time_tolerance)
     found = forecast_recordings(
         model,
         series,

@@ -7,6 +7,7 @@ import typer
 
 from kaffee.cli import forecast, recordings
 from kaffee.cli.recordings import (
+    TOLERANCE,
     AnyStep,
     Columns,
     Files,
@@ -18,6 +19,7 @@ from kaffee.cli.recordings import (
     RecordingColumn,
     Run,
     TimeColumn,
+    TimeTolerance,
 )
 
 
@@ -44,6 +46,7 @@ def filter_(
     columns: Columns = None,
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
+    time_tolerance: TimeTolerance = TOLERANCE,
     any_step: AnyStep = False,
     quantiles: Annotated[
         str | None,
@@ -54,7 +57,8 @@ def filter_(
         Path | None, typer.Option(help="With --follow: go on from the state in this folder, if any, and save it there.")
     ] = None,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="With --follow: a broken line is no step, instead of a missing one.")
+        bool,
+        typer.Option("--skip-broken", help="With --follow: a broken line is no step, even where no line has a time."),
     ] = False,
     core: OwnCore = None,
     json: Json = False,
@@ -65,7 +69,8 @@ def filter_(
     and x_predicted_std of the reading given those before; then log_likelihood and nis.
 
     With --follow, lines of numbers or JSON come in on standard input and one JSON line for each goes out. Steps that
-    their times leave out are filled in ("skipped"). Broken lines are reported; the exit code is 3 if there were any.
+    their times leave out are filled in ("skipped"); among lines with times, one that is broken or blank is no step.
+    Broken lines are reported; the exit code is 3 if there were any.
     """
     from kaffee.errors import ConfigError
 
@@ -77,6 +82,8 @@ def filter_(
         if columns is not None or recording_column is not None or latent:
             raise ConfigError("--columns, --recording-column and --latent are for files; leave them out with --follow.")
         how: dict[str, Any] = {"skip_broken": skip_broken, "any_step": any_step, "time_column": time_column}
+        if time_column == "none":
+            how |= {"any_step": True, "time_column": None}
         how["levels"] = () if quantiles is None else recordings.levels_of(quantiles)
         follow_input(run, core, gate=gate, patience=patience, state=state, json=json, **how)
         return
@@ -90,7 +97,7 @@ def filter_(
     recordings.check_output(output, files)
     levels = BAND if quantiles is None else recordings.levels_of(quantiles)
     model = recordings.model_at(run, core)
-    series = recordings.read_recordings(model, files, columns, time_column, recording_column)
+    series = recordings.read_recordings(model, files, columns, time_column, recording_column, time_tolerance)
     found = filter_recordings(model, series, gate=gate, patience=patience, any_step=any_step)
     facts = found.describe()
     per_entry = facts["log_likelihood_per_entry"]
@@ -113,6 +120,7 @@ def smooth(
     columns: Columns = None,
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
+    time_tolerance: TimeTolerance = TOLERANCE,
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.95",
     latent: Latent = False,
@@ -128,7 +136,7 @@ def smooth(
     recordings.check_output(output, files)
     levels = recordings.levels_of(quantiles)
     model = recordings.model_at(run, core)
-    series = recordings.read_recordings(model, files, columns, time_column, recording_column)
+    series = recordings.read_recordings(model, files, columns, time_column, recording_column, time_tolerance)
     found = smooth_recordings(model, series, any_step=any_step)
     table = found.to_series(levels, latent=latent)
     recordings.write_table(table, output, found.describe(), json=json, sentence="given all readings")
@@ -141,6 +149,7 @@ def impute(
     columns: Columns = None,
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
+    time_tolerance: TimeTolerance = TOLERANCE,
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.95",
     core: OwnCore = None,
@@ -155,7 +164,7 @@ def impute(
     recordings.check_output(output, files)
     levels = recordings.levels_of(quantiles)
     model = recordings.model_at(run, core)
-    series = recordings.read_recordings(model, files, columns, time_column, recording_column)
+    series = recordings.read_recordings(model, files, columns, time_column, recording_column, time_tolerance)
     found = impute_recordings(model, series, any_step=any_step)
     facts = found.describe()
     sentence = f"{facts['imputed']} readings imputed ({100 * facts['imputed_fraction']:.1f} %)"

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from kaffee.cli import about, adapt, bench, diagnose, dpc, fit, inference, models, quickstart, report, systems, zeroshot
+from kaffee.cli.wording import as_options
 from kaffee.errors import KaffeeError
 
 INTERRUPTED = 130
@@ -54,7 +55,7 @@ _show_with_code = warnings.showwarning
 def _show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
     """A warning for people, without the line of code that it came from; others are for developers."""
     if issubclass(category, UserWarning):
-        typer.echo(f"warning: {message}", err=True)
+        typer.echo(f"warning: {as_options(str(message))}", err=True)
     else:
         _show_with_code(message, category, *place, **more)
 
@@ -65,7 +66,7 @@ def run() -> None:
     try:
         app()
     except KaffeeError as error:
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        typer.secho(f"error: {as_options(str(error))}", fg=typer.colors.RED, err=True)
         sys.exit(1)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # what Typer makes of Ctrl-C

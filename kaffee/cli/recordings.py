@@ -18,8 +18,12 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, 
 Columns = Annotated[
     str | None, typer.Option(help="Columns that take the place of the model's, in its order, separated by commas.")
 ]
-TimeColumn = Annotated[str | None, typer.Option(help="Name of the time column.")]
-RecordingColumn = Annotated[str | None, typer.Option(help="Column that tells recordings apart.")]
+TOLERANCE = 0.05
+TimeColumn = Annotated[str | None, typer.Option(help="Name of the time column; none: there is none.")]
+RecordingColumn = Annotated[str | None, typer.Option(help="Column that tells recordings apart; none: there is none.")]
+TimeTolerance = Annotated[
+    float, typer.Option(min=0.0, max=0.49, help="Allowed deviation of times from whole steps, in steps.")
+]
 AnyStep = Annotated[bool, typer.Option("--any-step", help="Accept another time step than the model's.")]
 Quantiles = Annotated[str, typer.Option(help="Quantile levels, separated by commas; empty for none.")]
 Latent = Annotated[bool, typer.Option("--latent", help="Latent states, too: z1, z2, ... in standardised units.")]
@@ -47,19 +51,27 @@ def model_at(run: Path, core: str | None = None) -> "Reconstruction":
     return load_with(run / method, core)
 
 
+def reading_options(time_column: str | None, recording_column: str | None, time_tolerance: float) -> dict[str, Any]:
+    """Options of `read_series` that differ from its own."""
+    given = {"time_column": time_column, "recording_column": recording_column}
+    options: dict[str, Any] = {key: name != "none" and name for key, name in given.items() if name is not None}
+    return options | ({} if time_tolerance == TOLERANCE else {"time_tolerance": time_tolerance})
+
+
 def read_recordings(
     reconstruction: "Reconstruction",
     files: list[str],
     columns: str | None,
     time_column: str | None,
     recording_column: str | None,
+    time_tolerance: float,
 ) -> "Series":
     """The recordings in files; columns that are named take the place of the model's."""
     from kaffee.data import read_series
     from kaffee.errors import DataError
     from kaffee.inference.matching import model_columns
 
-    options: dict[str, Any] = {"time_column": time_column, "recording_column": recording_column}
+    options = reading_options(time_column, recording_column, time_tolerance)
     wanted = model_columns(reconstruction)
     if columns is None:
         return read_series(files, **options)
@@ -76,6 +88,8 @@ def check_output(output: Path, inputs: Sequence[str] = ()) -> None:
 
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output}: there is no folder {output.parent}. Make it first, or choose another with -o.")
     for path in map(Path, inputs):
         if output.exists() and path.exists() and output.samefile(path):
             raise ConfigError(f"-o {output} would overwrite {path}, which is read. Choose another name with -o.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from kaffee.data.validate import as_float64, quoted
+from kaffee.data.validate import as_float64, check_observed, quoted
 from kaffee.errors import DataError
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ class Scaler:
         """Mean and standard deviation (ddof 0) of the observed values over all recordings.
 
         Raises:
-            DataError: a coordinate is constant, so it has no scale.
+            DataError: a coordinate is constant or never observed, so it has no scale.
         """
+        check_observed(series.recordings, series.columns, series.label)
         low = np.fmin.reduce([np.fmin.reduce(values, axis=0) for values in series.recordings])
         high = np.fmax.reduce([np.fmax.reduce(values, axis=0) for values in series.recordings])
         # powers of two are exact and keep the squares of very large or small values in range

@@ -11,13 +11,14 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
+from kaffee.data.origin import NUMBERED, Origin
 from kaffee.data.scaler import Scaler
 from kaffee.data.timeaxis import check_same_step, mean_step, regularise_time
 from kaffee.data.validate import (
     as_recordings,
+    check_any_observed,
     check_columns,
     check_finite,
-    check_observed,
     check_same_width,
     check_times,
     find_column,
@@ -39,6 +40,7 @@ class Series:
         name: a short name for reports.
         source: the file or files it was read from.
         notes: sentences on what the reader did, for reports.
+        origin: how times and recordings were called in the file, for writing results.
 
     >>> series = Series.from_arrays([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]], columns=["x", "y"])
     >>> series
@@ -51,6 +53,7 @@ class Series:
     name: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
+    origin: Origin = NUMBERED
 
     def __post_init__(self) -> None:
         where = self.label
@@ -58,7 +61,7 @@ class Series:
         columns = check_columns(self.columns or None, check_same_width(recordings, where), where)
         for r, values in enumerate(recordings):
             check_finite(values, columns, lambda row, r=r: f"{where}, recording {r}, row {row}")  # type: ignore[misc]
-        check_observed(recordings, columns, where)
+        check_any_observed(recordings, where)
         times = None
         if self.times is not None:
             if len(self.times) != len(recordings):
@@ -212,6 +215,7 @@ class Series:
             times=None if self.times is None else tuple(self.times[r][rows[r]] for r in keep),
             name=f"{self.name} ({part})".strip(),
             source=f"{self.source} ({part})" if self.source else "",
+            origin=self.origin.of(keep),
         )
 
     def pieces(self, length: int) -> "Series":
@@ -227,6 +231,7 @@ class Series:
             self,
             recordings=tuple(self.recordings[r][rows] for r, rows in cuts),
             times=None if self.times is None else tuple(self.times[r][rows] for r, rows in cuts),
+            origin=self.origin.of([r for r, _ in cuts]),
         )
 
     def select(self, columns: Sequence[str | int]) -> "Series":

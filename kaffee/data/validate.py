@@ -128,8 +128,14 @@ def check_finite(values: Values, columns: Sequence[str], where: Callable[[int], 
     )
 
 
+def check_any_observed(recordings: Sequence[Values], where: str) -> None:
+    """Refuse recordings without a single observed value."""
+    if all(np.isnan(values).all() for values in recordings):
+        raise DataError(f"{where}: no value is observed, all are missing. Check the export.")
+
+
 def check_observed(recordings: Sequence[Values], columns: Sequence[str], where: str) -> None:
-    """Refuse coordinates without a single observed value."""
+    """Refuse coordinates without a single observed value: nothing can be learnt about them."""
     seen = np.zeros(len(columns), dtype=bool)
     for values in recordings:
         seen |= ~np.isnan(values).all(axis=0)
@@ -161,8 +167,8 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
     if large.size:
         row = int(large[0])
         raise DataError(
-            f"{place(row)}: the time {float(array[row])!r} is too large. Fix it, or pass time_column=False if this is "
-            "not a time."
+            f"{place(row)}: the time {float(array[row])!r} is too large. Fix it; for a file, time_column=False says "
+            "that this is no time."
         )
     falls = np.flatnonzero(np.diff(array) <= 0)
     if falls.size:
@@ -171,7 +177,7 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
         raise DataError(
             f"{place(row)}: time {kind} ({float(array[row - 1])!r}, then {float(array[row])!r}). Sort the "
             "rows and remove duplicates; if the data hold several recordings, separate them "
-            "(recording_column= for a file); if this is not a time, pass time_column=False."
+            "(for a file: recording_column=; time_column=False says that this is no time)."
         )
     return array
 

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
 
+from kaffee.data.origin import NUMBERED, Origin
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
 
@@ -64,11 +65,13 @@ def as_series(
     recordings: Sequence[Mapping[str, Float[np.ndarray, " T"]]],
     times: Sequence[Float[np.ndarray, " T"]] | None,
     name: str,
+    origin: Origin = NUMBERED,
 ) -> Series:
-    """Tables of the same columns, one for each recording."""
+    """Tables of the same columns, one for each recording, with times and labels written as in `origin`."""
     return Series(
         recordings=tuple(np.stack(list(table.values()), axis=1) for table in recordings),
         columns=tuple(recordings[0]),
         times=None if times is None else tuple(times),
         name=name,
+        origin=origin,
     )

@@ -44,6 +44,7 @@ class FilteredRecordings:
             [self._table(estimate, levels, latent) for estimate in self.estimates],
             self.series.times,
             f"{self.series.name} filtered".strip(),
+            self.series.origin,
         )
 
     def _table(self, estimate: Estimate, levels: Sequence[float], latent: bool) -> dict[str, np.ndarray]:

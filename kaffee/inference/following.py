@@ -1,6 +1,7 @@
 """Filtering a stream of lines: every line in is one JSON line out, in order."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any, NamedTuple
@@ -72,21 +73,22 @@ def follow(
 ) -> Followed:
     """Filter lines until the stream ends, or nobody listens.
 
-    All lines that are waiting are filtered in one go and written at once; results do not depend on how lines arrive. A
-    broken line is a step without reading, since the sensor's clock went on: its belief comes with an `error`. Where
-    lines have times, steps that they leave out are taken without a reading; a line whose time does not fit is broken,
-    and no step.
+    All lines that are waiting are filtered in one go and written at once; results do not depend on how lines arrive.
+
+    A line is one step; broken and blank ones are steps without a reading. Once a line has told a time, times count the
+    steps: those that no line came for are filled in, a reading without a time is one step, and a line that is broken,
+    blank without a time, or of a time that does not fit, is none.
 
     Args:
         report: Called with a sentence for every broken line.
-        skip_broken: A broken line is no step at all: its object holds only `line` and `error`.
+        skip_broken: A broken line is never a step: its object holds only `line` and `error`.
         any_step: Every line is one step, whatever its time is.
         time_column: The column of times; found by its name if left out.
         levels: Quantiles of the signal that are written, too.
     """
     reader = LineReader(online.columns, time_column)
     writer = LineWriter(online.columns, np.dtype(online.reconstruction.model.dtype).name, levels)
-    clock = Clock(None if any_step else online.reconstruction.dt, online.time)
+    clock = Clock(None if any_step else online.reconstruction.dt, online.time, online.steps_since_time)
     total = Followed()
     try:
         for lines in batches(source):
@@ -97,7 +99,7 @@ def follow(
             for answers in _portions(read):
                 _report(answers, total, report)
                 target.writelines(_objects(online, writer, answers, total))
-                online.time = clock.time
+                online.time, online.steps_since_time = clock.time, clock.steps_since_time
             target.flush()
     except BrokenPipeError:
         total.closed = True
@@ -110,19 +112,18 @@ def _text(line: Line, *, first: bool) -> str:
 
 
 def _read(reader: LineReader, clock: Clock, line: Line, skip_broken: bool, *, first: bool) -> Answer:
-    """What a line says, and how far it is ahead of the one before."""
+    """What a line says, and how many steps were left out before it."""
     try:
         if line.too_long:
             raise BrokenLine(f"longer than {LONGEST_LINE} bytes")
         reading = reader.read(_text(line, first=first))
     except BrokenLine as error:
-        if skip_broken:
+        if skip_broken or clock.misses(None):
             return Answer(None, error=str(error))
         clock.tick()
         return Answer([NAN] * len(reader.columns), error=str(error))
-    if reading.time is None:
-        clock.tick()
-        return Answer(reading.values)
+    if all(map(math.isnan, reading.values)) and clock.misses(reading.time):
+        return Answer(None, reading.time)
     try:
         return Answer(reading.values, reading.time, skipped=clock.skipped(reading.time))
     except BrokenLine as error:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from kaffee.checkpoint import Reconstruction
 from kaffee.checks import filter_of
+from kaffee.data.origin import NUMBERED, Origin
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.forecast import forecast_ensemble
@@ -31,6 +32,7 @@ class EnsembleForecast:
         times: Of the forecast rows of each recording, the first one step after the row it starts from.
         recordings: Which recordings of the series these are.
         num_diverged: Members that left the attractor.
+        origin: How times and recordings were written.
     """
 
     columns: tuple[str, ...]
@@ -38,6 +40,7 @@ class EnsembleForecast:
     times: Float[np.ndarray, "R H"]
     recordings: tuple[int, ...]
     num_diverged: int
+    origin: Origin = NUMBERED
 
     @property
     def mean(self) -> Float[np.ndarray, "R H N"]:
@@ -61,7 +64,7 @@ class EnsembleForecast:
             {f"{name}_{kind}": values[r, :, n] for n, name in enumerate(self.columns) for kind, values in found.items()}
             for r in range(len(self.recordings))
         ]
-        return as_series(tables, list(self.times), "forecast")
+        return as_series(tables, list(self.times), "forecast", self.origin)
 
     def describe(self) -> dict[str, Any]:
         """JSON values."""
@@ -121,6 +124,7 @@ def forecast(
         times=origins[:, None] + ahead,
         recordings=tuple(starts),
         num_diverged=int(away[:, :, -1].sum()),
+        origin=series.origin.of(list(starts)),
     )
 
 

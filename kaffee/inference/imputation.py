@@ -1,7 +1,7 @@
 """Filling the gaps of recordings, with bands."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class ImputedRecordings:
     @property
     def filled(self) -> Series:
         """The recordings with their gaps filled."""
-        return Series(self.values, self.series.columns, self.series.times, self.series.name, self.series.source)
+        return replace(self.series, recordings=self.values, notes=())
 
     def to_series(self, levels: Sequence[float] = BAND) -> Series:
         """A table beside the recordings' times: `x`, `x_std` and quantiles `x_q05`, which meet where x was recorded."""
@@ -38,7 +38,7 @@ class ImputedRecordings:
             filled = dict(zip(self.series.columns, values.T, strict=True))
             bands = gaussian_columns(self.series.columns, values, std, levels)
             tables.append(joined(filled, {name: bands[name] for name in bands if not name.endswith("_mean")}))
-        return as_series(tables, self.series.times, f"{self.series.name} imputed".strip())
+        return as_series(tables, self.series.times, f"{self.series.name} imputed".strip(), self.series.origin)
 
     def describe(self) -> dict[str, Any]:
         """JSON values."""

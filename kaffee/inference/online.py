@@ -42,8 +42,9 @@ class OnlineFilter:
         self.set_gate(gate, patience)
         self.columns = model_columns(reconstruction)
         self.num_steps = 0
-        # Of the last step, for those who know it; kept with the state.
+        # The last time that was told, for those who know it, and the steps since; kept with the state.
         self.time: float | None = None
+        self.steps_since_time = 0
         self._weights, rest = weights_of(model)
         self._programs = programs(filter_of(reconstruction), rest)
         self._track = before_the_first_row(model, 1)
@@ -90,7 +91,7 @@ class OnlineFilter:
     def save(self, path: str | Path) -> Path:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""
         facts: dict[str, Any] = {"gate": self.gate, "patience": self.patience}
-        facts |= {"num_steps": self.num_steps, "time": self.time}
+        facts |= {"num_steps": self.num_steps, "time": self.time, "steps_since_time": self.steps_since_time}
         return write_track(Path(path), self.reconstruction, self._track, facts)
 
     def restore(self, path: str | Path) -> Self:
@@ -100,6 +101,7 @@ class OnlineFilter:
         )
         self.set_gate(facts["gate"], facts["patience"])
         self.num_steps, self.time = facts["num_steps"], facts["time"]
+        self.steps_since_time = facts["steps_since_time"]
         return self
 
     def set_gate(self, gate: float | None, patience: int = 10) -> None:

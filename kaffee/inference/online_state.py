@@ -66,9 +66,11 @@ def _facts(given: Any, folder: Path) -> dict[str, Any]:
     if isinstance(given, dict):
         gate, patience, steps, time = (given.get(name) for name in ("gate", "patience", "num_steps", "time"))
         whole = type(patience) is int and 1 <= patience <= MAX_PATIENCE and type(steps) is int and steps >= 0
-        known = time is None or (type(time) is float and math.isfinite(time))
+        since = given.get("steps_since_time", 0)  # older states do not say
+        known = (time is None or (type(time) is float and math.isfinite(time))) and type(since) is int and since >= 0
         if whole and known and (gate is None or (type(gate) is float and 0.0 < gate < 1.0)):
-            return {"gate": gate, "patience": patience, "num_steps": steps, "time": time}
+            facts = {"gate": gate, "patience": patience, "num_steps": steps}
+            return facts | {"time": time, "steps_since_time": since}
     raise CheckpointError(
         f"{folder}/{NAME}.json does not say which gate the filter had and how many steps it took. "
         "Start anew without it."

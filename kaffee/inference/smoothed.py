@@ -47,7 +47,7 @@ class SmoothedRecordings:
                 names = state_names(self.state_mean[r].shape[1])
                 table = joined(table, gaussian_columns(names, self.state_mean[r], self.state_std[r]))
             tables.append(table)
-        return as_series(tables, self.series.times, f"{self.series.name} smoothed".strip())
+        return as_series(tables, self.series.times, f"{self.series.name} smoothed".strip(), self.series.origin)
 
     def describe(self) -> dict[str, Any]:
         """JSON values."""

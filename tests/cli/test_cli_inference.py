@@ -165,6 +165,23 @@ def test_follow_fills_in_what_times_leave_out_and_goes_on_in_time(kaffee, refuse
     assert "leave them out with --follow" in refused("filter", trained, "--follow", "--columns", "a,b")
 
 
+def test_follow_loses_no_row_to_what_comes_between_rows_with_times(kaffee, trained):
+    rows = [f"{DT * i},{10 + i % 3},{11 - i % 2}" for i in range(6)]
+    clean, mixed, blank = (
+        kaffee(
+            "filter", trained, "--follow", "--json", content="".join(["t,left,right\n", *(row + end for row in rows)])
+        )
+        for end in ("\n", "\n### still here\n", "\n\n")
+    )
+    assert [each.exit_code for each in (clean, mixed, blank)] == [0, 3, 0]
+    assert [line.split(":")[0] for line in mixed.stderr.splitlines()[:-1]] == [f"line {n}" for n in range(3, 14, 2)]
+    means = [json.loads(line)["left_mean"] for line in clean.stdout.splitlines()]
+    for each in (mixed, blank):
+        objects = [json.loads(line) for line in each.stdout.splitlines()]
+        assert [o["line"] for o in objects] == list(range(2, 14))
+        assert [o["left_mean"] for o in objects if "left_mean" in o] == means
+
+
 def test_follow_writes_the_quantiles_of_the_file_command(kaffee, refused, trained, tmp_path):
     levels = ("--quantiles", "0.025,0.5")
     lines = ["left,right", *(f"{10 + i % 3},{11 - i % 2}" for i in range(30))]

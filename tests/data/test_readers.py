@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pyarrow
@@ -63,6 +64,8 @@ def refusal(path, **options):
         ("a,,c\n1,2,3\n", ("a", "x2", "c"), [[1, 2, 3]]),
         ("+1e-3, -.5\n1E5,7.\n", ("x1", "x2"), [[1e-3, -0.5], [1e5, 7]]),
         ('a\n1\n""\n3\n', ("a",), [[1], [NAN], [3]]),
+        ("a, b;c\n1,5;2\n-3,25e1; 4,0\nNA;7\n", ("a, b", "c"), [[1.5, 2], [-32.5, 4], [NAN, 7]]),
+        ("a,b\n1,\n2,NA\n", ("a", "b"), [[1, NAN], [2, NAN]]),
     ],
 )  # fmt: skip
 def test_text_variants(write, text, columns, rows):
@@ -109,6 +112,19 @@ def test_many_columns(write):
     assert len(refusal(write(f"{names}\n{body}\n"), columns=["zzz"])) < 500
 
 
+@pytest.mark.parametrize("step", [0.5, 1e-9, 86_400.0])
+def test_a_column_that_rises_like_a_time_is_mentioned(write, step):
+    rng = np.random.default_rng(0)
+    rows = "".join(f"{7 + step * i!r},{x!r}\n" for i, x in enumerate(rng.standard_normal(40).tolist()))
+    with pytest.warns(UserWarning, match="'Zeit' rises in equal steps.*time_column='Zeit'; if not, time_column=False"):
+        assert read_series(write(f"Zeit,x\n{rows}")).columns == ("Zeit", "x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_series(write(f"Zeit,x\n{rows}"), time_column=False).columns == ("Zeit", "x")
+        assert read_series(write(f"Zeit,x\n{rows}"), time_column="Zeit").columns == ("x",)
+        read_series(write("rising,x\n" + "".join(f"{i**1.01!r},{i % 3}\n" for i in range(40))))
+
+
 # --- text that is refused ---
 
 
@@ -119,7 +135,9 @@ def test_many_columns(write):
         ("# note\n\na,b\n1,2\n\n3,oops\n", ["line 6", "column 'b'"]),
         ("1,2\n3,oops\n", ["line 2", "column 'x2'", "'oops'"]),
         ("0.5,oops\n3,4\n", ["line 1", "column 'x2'", "header=True"]),
-        ("a;b\n1,5;2\n", ["line 2", "column 'a'", "'1,5'", "with a point"]),
+        ("a;b\n1,5;2.5\n", ["line 2", "column 'a'", "'1,5'", "with a point"]),
+        ("a\tb\n1,5\t2\n", ["line 2", "column 'a'", "'1,5'", "with a point"]),
+        ("a,b\n1,2\n3,left\n", ["line 3", "recording_column='b'"]),
         ("a,b\n1,1_000\n", ["line 2", "'1_000'"]),
         ("a,b\n1,2020-01-01\n", ["line 2", "time_column='b'"]),
         ("a,b\n1,2\n3\n", ["line 3", "1 cells", "line 1 has 2", "nan"]),
@@ -127,7 +145,7 @@ def test_many_columns(write):
         ("1,2\n3,4\n5,6,7\n", ["line 3", "3 cells", "line 1 has 2"]),
         ("a,b\n1,2\n3,inf\n", ["line 3", "column 'b'", "infinite", "nan"]),
         ("a,b\n1,2\n3,1e999\n", ["line 3", "column 'b'", "infinite"]),
-        ("a,b\n1,\n2,NA\n", ["'b'", "without any observed value"]),
+        ("a,b\n,\nnan,NA\n", ["no value is observed"]),
         ("a,b,a\n1,2,3\n", ["line 1", "columns 1 and 3", "'a'", "Rename"]),
         ("a,b\n", ["only a header", "no data rows"]),
         ("# nothing\n\n", ["no data"]),

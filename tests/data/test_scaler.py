@@ -110,3 +110,8 @@ def test_inverse_undoes_transform(mean, scale, x):
     back = scaler.inverse(scaler.transform(np.array(x)))
     assert np.all((np.abs(back - x) <= 8 * slack) | np.isnan(x))
     np.testing.assert_array_equal(np.isnan(back), np.isnan(x))
+
+
+def test_a_coordinate_that_was_never_observed_has_no_scale():
+    with pytest.raises(DataError, match=r"column 'b' without any observed value\. Select"):
+        Scaler.fit(Series.from_arrays([[1.0, np.nan], [2.0, np.nan]], columns=["a", "b"]))

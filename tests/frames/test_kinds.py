@@ -165,7 +165,7 @@ def test_missing_entries_of_nullable_types_are_missing():
         (table() > 2, "column 'a': values of type bool"),
         (pd.DataFrame(), r"shape \(0, 0\) is empty"),
         (table()[:0], r"shape \(0, 2\) is empty"),
-        (table().assign(b=NAN), "column 'b' without any observed value"),
+        (table().assign(a=NAN, b=NAN), "no value is observed, all are missing"),
         (table().assign(b=np.inf), "column 'b': infinite value"),
         (table(columns=("a", "a")), "columns 0 and 1 are both named 'a'"),
         (labelled().expand_dims("recording"), "dimensions .*Several recordings go in a list"),

@@ -1,10 +1,12 @@
 """Read a series from files: `.npy`, `.npz`, `.csv`, `.tsv`, `.txt`, `.dat`, `.parquet`."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from kaffee.data.origin import NUMBERED
 from kaffee.data.readers._table import Choice, ColumnName, Parts, Table, add_table
 from kaffee.data.readers.arrays import read_npy, read_npz
 from kaffee.data.readers.parquet import read_parquet
@@ -62,9 +64,11 @@ def read_series(
     chosen = None if columns is None else (columns,) if isinstance(columns, str | int) else tuple(columns)
     choice = Choice(time_column, chosen, recording_column, time_tolerance, delimiter, header)
     parts = Parts()
+    files: list[Path] = []
     for item in paths:
         for table in _tables(Path(item), choice):
             add_table(parts, table, choice)
+        files += [Path(item)] * (len(parts.values) - len(files))
     times = [t for t in parts.times if t is not None]
     if times and len(times) < len(parts.times):
         lacking = parts.places[next(r for r, t in enumerate(parts.times) if t is None)]
@@ -78,7 +82,15 @@ def read_series(
         name=first.stem if name is None else name,
         source=str(first) if len(paths) == 1 else f"{first} and {len(paths) - 1} more",
         notes=tuple(parts.notes),
+        origin=replace(parts.origin or NUMBERED, labels=_labels(files, parts.labels)),
     )
+
+
+def _labels(files: Sequence[Path], labels: Sequence[Hashable | None]) -> tuple[Hashable, ...]:
+    """What tells recordings apart: their labels, else the names of their files, else both; nothing if that fails."""
+    named = [file.stem if label is None else label for file, label in zip(files, labels, strict=True)]
+    both = [file.stem if label is None else f"{file.stem}: {label}" for file, label in zip(files, labels, strict=True)]
+    return next((tuple(each) for each in (named, both) if len(set(each)) == len(files)), ())
 
 
 def _tables(path: Path, choice: Choice) -> Sequence[Table]:

@@ -1,12 +1,14 @@
 """What all readers share: a table of columns, the roles of its columns, and its recordings."""
 
 import re
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from kaffee.data.origin import DEFAULT_RECORDING, DEFAULT_TIME, Dates, Origin
 from kaffee.data.timeaxis import regularise_time
 from kaffee.data.validate import (
     Times,
@@ -23,6 +25,9 @@ from kaffee.errors import DataError
 # pandas writes its index without a name to text, and under a reserved name to parquet
 _INDEX_NAMES = ("", "unnamed: 0", "__index_level_0__")
 _TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", re.IGNORECASE)
+
+# So many equal steps are no accident.
+MIN_RAMP = 20
 
 ColumnName = str | int
 
@@ -50,6 +55,9 @@ class Table(Protocol):
 
     def times(self, column: int) -> np.ndarray:
         """A column as float64 times, timestamps as seconds."""
+
+    def dates(self, column: int) -> Dates | None:
+        """How the times of a column are written, if they are dates."""
 
     def labels(self, column: int) -> Sequence[Hashable]:
         """A column as labels of recordings."""
@@ -95,6 +103,9 @@ class ArrayTable:
     def times(self, column: int) -> np.ndarray:
         return self.values[:, column]
 
+    def dates(self, column: int) -> Dates | None:
+        return None
+
     def labels(self, column: int) -> Sequence[Hashable]:
         return float_labels(self.values[:, column], self.place, self.names[column])
 
@@ -121,9 +132,16 @@ class Roles(NamedTuple):
 
 @dataclass
 class Parts:
-    """Recordings collected from one or several tables."""
+    """Recordings collected from one or several tables.
+
+    Attributes:
+        labels: What tells a recording apart in its file; None where nothing does.
+        origin: Of the first table.
+    """
 
     columns: tuple[str, ...] = ()
+    origin: Origin | None = None
+    labels: list[Hashable | None] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
     times: list[Times | None] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
@@ -196,15 +214,19 @@ def add_table(parts: Parts, table: Table, choice: Choice) -> None:
         coordinates = [coordinates[columns.index(name)] for name in parts.columns]
         columns = parts.columns
     parts.columns = columns
+    parts.origin = parts.origin or _origin(table, roles)
     values = np.column_stack([table.numbers(j) for j in coordinates])
     check_finite(values, columns, table.place)
     times = _times(table, roles, choice)
+    if times is None and choice.time_column is None:
+        _doubt_ramps(values, columns, table.source)
     for rows, label in _groups(table, roles.recording):
 
         def place(row: int, rows: np.ndarray = rows) -> str:
             return table.place(int(rows[row]))
 
-        part, part_times, source = values[rows], None, f"{table.source}{label}"
+        part, part_times = values[rows], None
+        source = table.source if label is None else f"{table.source}, recording {label}"
         if times is not None:
             part_times, part = regularise_time(
                 times[rows], part, tolerance=choice.time_tolerance, where=source, place=place
@@ -214,6 +236,7 @@ def add_table(parts: Parts, table: Table, choice: Choice) -> None:
         parts.values.append(part)
         parts.times.append(part_times)
         parts.places.append(source)
+        parts.labels.append(label)
 
 
 def _times(table: Table, roles: Roles, choice: Choice) -> np.ndarray | None:
@@ -224,14 +247,41 @@ def _times(table: Table, roles: Roles, choice: Choice) -> np.ndarray | None:
     return None if times is None or choice.time_column is False else check_times(times, table.num_rows, table.source)
 
 
-def _groups(table: Table, column: int | None) -> list[tuple[np.ndarray, str]]:
-    """Rows of each recording in the order of first appearance."""
+def _doubt_ramps(values: Values, columns: Sequence[str], source: str) -> None:
+    """Warn of a coordinate that looks like a time under another name."""
+    if len(values) <= MIN_RAMP or values.shape[1] < 2:
+        return
+    with np.errstate(invalid="ignore", over="ignore"):
+        steps = np.diff(values, axis=0)
+        mean = steps.mean(axis=0)
+        ramps = (mean > 0) & (np.abs(steps - mean) <= 1e-3 * mean).all(axis=0)
+    for j in np.flatnonzero(ramps).tolist():
+        warnings.warn(
+            f"{source}: column '{columns[j]}' rises in equal steps, as a time does, but is taken for a coordinate. If "
+            f"it is the time, pass time_column={columns[j]!r}; if not, time_column=False.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _origin(table: Table, roles: Roles) -> Origin:
+    """The names of the columns that are no coordinates; an index without one gets a name."""
+    time = "" if roles.time is None else table.names[roles.time]
+    return Origin(
+        time=DEFAULT_TIME if time.lower() in _INDEX_NAMES else time,
+        dates=None if roles.time is None else table.dates(roles.time),
+        recording=DEFAULT_RECORDING if roles.recording is None else table.names[roles.recording],
+    )
+
+
+def _groups(table: Table, column: int | None) -> list[tuple[np.ndarray, Hashable | None]]:
+    """Rows of each recording in the order of first appearance, with its label."""
     if column is None:
-        return [(np.arange(table.num_rows), "")]
+        return [(np.arange(table.num_rows), None)]
     groups: dict[Hashable, list[int]] = {}
     for row, label in enumerate(table.labels(column)):
         groups.setdefault(label, []).append(row)
-    return [(np.array(rows), f", recording {label}") for label, rows in groups.items()]
+    return [(np.array(rows), label) for label, rows in groups.items()]
 
 
 def float_labels(values: np.ndarray, place: Callable[[int], str], column: str) -> Sequence[Hashable]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from kaffee.data.origin import Dates
 from kaffee.data.readers._table import missing_label
-from kaffee.data.timeaxis import seconds
+from kaffee.data.timeaxis import is_timestamp, seconds
 from kaffee.data.validate import stamp_seconds
 from kaffee.errors import DataError
 
@@ -50,6 +51,15 @@ class ParquetTable:
         if types.is_string(data.type) or types.is_large_string(data.type):
             return seconds([cell or "" for cell in data.to_pylist()], self.place, self.names[column])
         return self.numbers(column)
+
+    def dates(self, column: int) -> Dates | None:
+        data, types = self.table.column(column), self.arrow.types
+        if types.is_date(data.type):
+            return Dates(days=True)
+        if types.is_timestamp(data.type):
+            return Dates(zone=data.type.tz or "")
+        first = data[0].as_py() if len(data) else None
+        return Dates.like(first) if isinstance(first, str) and is_timestamp(first) else None
 
     def labels(self, column: int) -> Sequence[Hashable]:
         try:

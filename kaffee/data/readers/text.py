@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kaffee.data.origin import Dates
 from kaffee.data.readers._table import Choice, float_labels, missing_label
 from kaffee.data.timeaxis import is_timestamp, seconds, shown
 from kaffee.errors import ConfigError, DataError
@@ -111,6 +112,8 @@ class TextTable:
             advice = f"If it holds the time, pass time_column={name!r}."
         elif self.line_numbers[row] == self.first_line:
             advice += " If this line holds column names, pass header=True."
+        else:
+            advice += f" If the column tells recordings apart, pass recording_column={name!r}."
         return DataError(f"{self.place(row)}, column '{name}': {shown(cell)} is not a number. {advice}")
 
     def times(self, column: int) -> np.ndarray:
@@ -133,6 +136,12 @@ class TextTable:
                 "number as the times above it are. Fix the cell, or choose another column with time_column=."
             )
         return seconds(cells, self.place, self.names[column])
+
+    def dates(self, column: int) -> Dates | None:
+        if self._matrix is not None:
+            return None
+        first = self._columns[column][0]
+        return Dates.like(first) if parse_number(first) is None and is_timestamp(first) else None
 
     def labels(self, column: int) -> Sequence[Hashable]:
         if self._matrix is not None:
@@ -162,6 +171,8 @@ def read_text(path: Path, source: str, choice: Choice) -> TextTable:
     delimiter = choice.delimiter or sniff_delimiter(lines[:_SNIFFED_LINES])
     if delimiter not in _DELIMITERS and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ConfigError(f"delimiter={delimiter!r} is not a single character. Use ',', ';', ' ' or a tab.")
+    if delimiter == ";":
+        lines = _with_points(lines)
     first = split_line(lines[0], delimiter, lambda: f"{source}, line {numbers[0]}")
     first_line = numbers[0]
     has_header = choice.header if choice.header is not None else _looks_like_header(first, lines, delimiter)
@@ -185,6 +196,19 @@ def read_text(path: Path, source: str, choice: Choice) -> TextTable:
         names = names[:-1]  # a delimiter at the end of every line is a habit of some exporters
     unique = _checked_names(names, f"{source}, line {first_line}")
     return TextTable(source, unique, lines, numbers, delimiter, first_line)
+
+
+def _with_points(lines: list[str]) -> list[str]:
+    """Decimal commas as points, where semicolons separate cells and no number has a point."""
+    cells = {cell.strip() for line in lines for cell in line.split(";") if "," in cell or "." in cell}
+    commas = any(_DECIMAL_COMMA.fullmatch(cell) for cell in cells)
+    if not commas or any("." in cell and parse_number(cell) is not None for cell in cells):
+        return lines
+    return [";".join(_point(cell) for cell in line.split(";")) if "," in line else line for line in lines]
+
+
+def _point(cell: str) -> str:
+    return cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell.strip()) else cell
 
 
 def _decode(content: bytes, source: str) -> str:
