@@ -24,6 +24,8 @@ from kaffee.training.sampling import padded
 TRANSIENT = 1000
 # The shortest free run: exponents of fewer steps say nothing, however short the reference is.
 MIN_STEPS = 1000
+MIN_ROWS = 200
+"""Of a reference for free runs: a density and a spectrum of fewer rows say little."""
 # Of the noise inside a core (DynaMix's gate), without which its free run may come to rest.
 CORE_SEED = 0
 
@@ -35,8 +37,9 @@ class Check:
     Attributes:
         nll: One-step innovation NLL per observed entry on held-out data, in standardised units.
         coverage_90: Share of held-out observations inside their 90 % predictive interval.
-        d_stsp_core: State-space divergence of the core's free run from the reference.
-        d_h_core: Hellinger distance of their power spectra.
+        d_stsp_core: State-space divergence of the core's free run from the reference; infinite if it left the
+            attractor, NaN if the reference has fewer than MIN_ROWS complete rows.
+        d_h_core: Hellinger distance of their power spectra; NaN in both cases.
         lambda_1: Largest Lyapunov exponent of the core, per unit of time.
         diverged_at: Step at which the free run left the attractor; 0 if it did not.
     """
@@ -82,14 +85,16 @@ def core_trajectory(
     return reconstruction.scaler.inverse(observations), run.states[0], int(run.diverged_at[0])
 
 
-def compare_runs(reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"]) -> tuple[float, float]:
+def compare_runs(
+    reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], *, least: int = 4
+) -> tuple[float, float]:
     """(D_stsp, D_H) of two trajectories in common units; the histogram up to three dimensions, else the mixture.
 
     Rows of the reference with missing values are left out; a spectrum needs all of them, so D_H is then NaN. Both are
-    if the reference has a constant coordinate or fewer than four complete rows.
+    if the reference has a constant coordinate or fewer than `least` complete rows.
     """
     complete = reference[~np.isnan(reference).any(axis=1)]
-    if len(complete) < 4:
+    if len(complete) < max(least, 4):
         return np.nan, np.nan
     mean, std = complete.mean(axis=0), complete.std(axis=0)
     if not (std > 1e-12 * np.abs(complete).max(axis=0)).all():
@@ -125,7 +130,10 @@ def check(
     seen = np.asarray(mask[:, 1:])
     start = start_row(reconstruction, reference)
     generated, states, diverged_at = core_trajectory(reconstruction, start, max(len(reference), MIN_STEPS))
-    d_stsp, d_h = compare_runs(reference, generated[: len(reference)])
+    d_stsp, d_h = compare_runs(reference, generated[: len(reference)], least=MIN_ROWS)
+    if diverged_at:
+        # Perhaps later than the rows that are compared; and a spectrum knows no size.
+        d_stsp, d_h = np.nan if np.isnan(d_stsp) else np.inf, np.nan
     spectrum = lyapunov_spectrum(reconstruction.model.core.exact(), states, num_exponents=1, dt=reconstruction.dt)
     return Check(
         nll=float(np.asarray(filtered.nll, np.float64).sum() / seen.sum()) if seen.any() else np.nan,

@@ -15,6 +15,8 @@ from kaffee.certification.free_runs import run_freely
 from kaffee.checkpoint import Reconstruction
 from kaffee.checks import (
     CORE_SEED,
+    MIN_ROWS,
+    MIN_STEPS,
     TRANSIENT,
     check,
     compare_runs,
@@ -23,6 +25,7 @@ from kaffee.checks import (
     filter_series,
     start_row,
 )
+from kaffee.cores import Linear
 from kaffee.data import Scaler, Series
 from kaffee.dpc import Certifier
 from kaffee.methods import METHODS
@@ -73,11 +76,40 @@ def test_a_contracting_linear_core_has_a_known_exponent():
 def test_an_exploding_core_is_reported_and_not_a_crash():
     core = eqx.tree_at(lambda c: c.A, MODEL.model.core, jnp.full(4, 3.0))
     model = replace(MODEL, model=MODEL.model.replace(core=core))
-    found = check(model, Series.from_arrays(rotation(40)))
+    found = check(model, Series.from_arrays(rotation(MIN_ROWS)))
     assert 0 < found.diverged_at < 100
     assert found.d_stsp_core == np.inf
-    assert found.d_h_core == 1.0
+    assert np.isnan(found.d_h_core)
     assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+def growing(growth):
+    """Turns as `rotation` does, and grows by so much per step."""
+    turn = growth * np.array([[np.cos(0.3), np.sin(0.3)], [-np.sin(0.3), np.cos(0.3)]])
+    core = Linear(jnp.asarray(turn, jnp.float32), jnp.zeros(2, jnp.float32))
+    model = StateSpaceModel(core, Shell.from_std(np.ones(2), np.ones(2)), Projection(2, 2), jnp.eye(2))
+    return replace(MODEL, model=model)
+
+
+def test_a_run_that_diverges_after_the_compared_rows_has_no_spectral_distance():
+    """Its rows turn as the data do, and a spectrum knows no size: the distance alone would be excellent."""
+    data = rotation(240, noise=0.0)
+    found = check(growing(1.005), Series.from_arrays(data))
+    assert TRANSIENT + 240 < found.diverged_at < TRANSIENT + MIN_STEPS
+    path = core_trajectory(growing(1.005), data[0], 240)[0]
+    assert compare_runs(data, path)[1] < 0.05
+    assert (found.d_stsp_core, found.to_dict()["d_h_core"]) == (np.inf, None)
+    assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(("num_rows", "known"), [(MIN_ROWS - 1, False), (MIN_ROWS, True)])
+def test_fewer_rows_than_the_certificate_needs_give_no_distances(num_rows, known):
+    data = rotation(num_rows)
+    found = check(growing(1.0), Series.from_arrays(data))
+    assert np.isfinite([found.d_stsp_core, found.d_h_core]).tolist() == [known, known]
+    if known:
+        path = core_trajectory(growing(1.0), data[0], MIN_STEPS)[0]
+        assert (found.d_stsp_core, found.d_h_core) == compare_runs(data, path[:num_rows])
 
 
 def test_a_trajectory_starts_at_an_observation_and_is_in_data_units():

@@ -13,6 +13,7 @@ from kaffee.certification.free_runs import (
     Watched,
     distances,
     exponents_of,
+    extent_of,
     run_freely,
     watched,
 )
@@ -96,17 +97,19 @@ def agreement(
     varying = ~constant_columns(rows)
     if not varying.any():
         raise DataError(f"{test.label}: every held-out coordinate is constant, so there are no dynamics to compare.")
-    compared = reference._replace(rows=rows[:, varying])
+    known = [part[:, varying] for part in reference.known]
+    compared = reference._replace(rows=rows[:, varying], known=known)
     end = max(len(rows), MIN_KEPT)
     steps = max(steps, TRANSIENT + end)
     starts = rows[evenly(len(rows), runs)]
     floors = distances(compared, [piece[:, varying] for piece in reference.pieces])
+    extent = extent_of(compared, floors)
     stacked = np.array(floors) if floors else np.full((1, 2), np.nan)
 
     def watch(which: Reconstruction, noise: int | None) -> tuple[Runs, list[Distance], Watched]:
         found = run_freely(which, starts, steps, end, noise)
         each = distances(compared, [run[:, varying] for run in found.observations])
-        return found, each, watched(found, each, floors)
+        return found, each, watched(found, each, extent, varying)
 
     core, core_each, core_watched = watch(reconstruction, None)
     noisy, noisy_each, noisy_watched = watch(reconstruction, seed)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from kaffee.certification.references import Reference
 from kaffee.checkpoint import Reconstruction
@@ -14,7 +14,7 @@ from kaffee.checks import CORE_SEED
 from kaffee.data.stretches import evenly
 from kaffee.lyapunov import lyapunov_spectrum
 from kaffee.metrics import d_hellinger, d_stsp_kernel
-from kaffee.metrics.trapping import trapped
+from kaffee.metrics.trapping import Extent
 from kaffee.rollout import core_key_of, free_run
 
 NUM_EXPONENTS = 10
@@ -54,7 +54,7 @@ class Watched(NamedTuple):
         lowest, highest: D_stsp of the best and of the worst of them.
         diverged: How many left the attractor.
         first: The earliest step at which one did; 0: none.
-        trapped: How many stay in a part of it (`kaffee.metrics.trapping`).
+        trapped: How many stay in a part of it, or at rest (`kaffee.metrics.trapping`).
     """
 
     typical: Distance
@@ -103,8 +103,13 @@ def run_freely(
     return Runs(scaler.inverse(np.asarray(run.observations, np.float64)[stays]), run.states[stays], diverged_at)
 
 
-def watched(runs: Runs, each: list[Distance], pieces: list[Distance]) -> Watched:
-    """The summary of runs whose distances are known, beside those of pieces of data."""
+def extent_of(reference: Reference, pieces: list[Distance]) -> Extent:
+    """What data of the reference's length cover, from the distances of training pieces and the rows of all data."""
+    return Extent.of(np.array([d.d_stsp for d in pieces]), [*reference.known, reference.rows], len(reference.rows))
+
+
+def watched(runs: Runs, each: list[Distance], extent: Extent, varying: Bool[np.ndarray, " N"]) -> Watched:
+    """The summary of runs whose distances are known, beside what pieces of data cover in coordinates that vary."""
     left = runs.diverged_at[runs.diverged_at > 0]
     d = np.array([distance.d_stsp for distance in each])
     typical = Distance(*np.median(np.array(each), axis=0).tolist()) if each else Distance(float("nan"), float("nan"))
@@ -114,7 +119,7 @@ def watched(runs: Runs, each: list[Distance], pieces: list[Distance]) -> Watched
         highest=float(max(d, default=np.nan)),
         diverged=len(left),
         first=int(min(left, default=0)),
-        trapped=int(trapped(d, np.array([piece.d_stsp for piece in pieces])).sum()),
+        trapped=int(extent.trapped(d, runs.observations[:, :, varying]).sum()),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from kaffee.certification.chance import coverage_limits, ks_limit, normal, variance_limits
 from kaffee.certification.residuals import JUDGED, Residuals
-from kaffee.certification.verdicts import SEVERITY, Status, Verdict, graded, worst
+from kaffee.certification.verdicts import SEVERITY, Finding, Status, Verdict, decisive, graded
 
 # (pass, warn): a check passes up to the first limit and warns up to the second.
 # NIS is a ratio of variances: bands that are 12 % too wide or narrow, and 41 %.
@@ -33,6 +33,7 @@ class Judged(NamedTuple):
         limit: Up to which `away` passes.
         shown_limit: The same as a bound of `value`.
         by_chance: Whether the limit is what chance gives, since there are few readings.
+        least: What `away` is at best.
     """
 
     of: str
@@ -42,6 +43,15 @@ class Judged(NamedTuple):
     limit: float
     shown_limit: float
     by_chance: bool
+    least: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """How much of what is allowed is used up."""
+        return (self.away - self.least) / (self.limit - self.least)
+
+    def as_finding(self, measure: str) -> Finding:
+        return Finding(f"{measure}, {self.of}", self.value, self.status, self.share)
 
     def limit_words(self, sign: str = "") -> str:
         """The limit, and where it comes from."""
@@ -58,13 +68,13 @@ def _judged(
 
 def _decisive(found: Iterable[Judged]) -> Judged:
     """The one with the worst status, and among these the one that is farthest beyond its limit."""
-    return max(found, key=lambda one: (SEVERITY[one.status], one.away / one.limit))
+    return max(found, key=lambda one: (SEVERITY[one.status], one.share))
 
 
 def _variance(of: str, value: float, count: float, num: int) -> Judged:
     low, high = variance_limits(count, num)
     factor, chance = (value, high) if value >= 1 else (1.0 / value if value > 0 else float("inf"), 1.0 / low)
-    found = _judged(of, value, factor, NIS, chance)
+    found = _judged(of, value, factor, NIS, chance)._replace(least=1.0)
     return found if value >= 1 else found._replace(shown_limit=1.0 / found.limit)
 
 
@@ -114,8 +124,15 @@ def calibration_verdict(found: Residuals) -> Verdict:
         f"bias {bias.value:+.2f} standard deviations of {bias.of} ({bias.limit_words('±')})": bias.status,
         f"PIT of {pit.of} within {pit.value:.3f} of uniform ({pit.limit_words()})": pit.status,
     }
-    status = worst(list(parts.values()))
-    if status == "pass":
+    decided = decisive(
+        [
+            nis.as_finding("NIS"),
+            cover.as_finding(f"coverage of {100 * JUDGED:g} % bands"),
+            bias.as_finding("bias in standard deviations"),
+            pit.as_finding("PIT, distance from uniform"),
+        ]
+    )
+    if decided.status == "pass":
         sentence = f"One-step bands mean what they say over {whole} readings; at worst {', '.join(parts)}."
     else:
         off = [part for part, s in parts.items() if s != "pass"]
@@ -128,7 +145,7 @@ def calibration_verdict(found: Residuals) -> Verdict:
         f"below {BIAS[0]:g} and the PIT within {KS[0]:g} of uniform, or within what chance gives for as many readings, "
         f"over all and in each coordinate; warns up to {NIS[1]:g}, {COVERAGE[1]:g}, {BIAS[1]:g} and {KS[1]:g}"
     )
-    return Verdict(1, "calibration", status, found.nis, rule, sentence)
+    return Verdict(1, "calibration", decided.status, decided.value, rule, sentence, decided.quantity)
 
 
 def whiteness_verdict(found: Residuals) -> Verdict:
@@ -150,4 +167,5 @@ def whiteness_verdict(found: Residuals) -> Verdict:
         f"{worst_one.limit_words('±')}); {100 * white.outside:.0f} % lie outside the 95 % band of white noise, 5 % are "
         "expected."
     )
-    return Verdict(1, "whiteness", worst_one.status, worst_one.away, rule, sentence)
+    what = f"size of autocorrelation, {worst_one.of}"
+    return Verdict(1, "whiteness", worst_one.status, worst_one.away, rule, sentence, what)

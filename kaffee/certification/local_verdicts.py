@@ -31,12 +31,12 @@ def skill_verdict(found: Scores) -> Verdict:
         f"passes if the NLL beats the best baseline by more than {SIGNIFICANT:g} standard errors at some horizon and "
         "is worse at none, fails if it is worse at one and better at none"
     )
-    gains = np.array([skill.gain for skill in found.skill if skill.num_blocks])
-    errors = np.array([skill.error for skill in found.skill if skill.num_blocks])
+    known = [(h, skill) for h, skill in zip(found.horizons, found.skill, strict=True) if skill.num_blocks]
+    gains, errors = np.array([skill.gain for _, skill in known]), np.array([skill.error for _, skill in known])
+    places = [f"{skill.baseline} at {h} step{'s' * (h > 1)}" for h, skill in known]
     words = [
-        f"{skill.gain:+.2f} ± {skill.error:.2f} nats against {skill.baseline} at {h} step{'s' * (h > 1)}"
-        for h, skill in zip(found.horizons, found.skill, strict=True)
-        if skill.num_blocks
+        f"{skill.gain:+.2f} ± {skill.error:.2f} nats against {place}"
+        for (_, skill), place in zip(known, places, strict=True)
     ]
     if not np.isfinite(gains).all():
         return Verdict(1, "skill", "fail", None, rule, "Forecasts of the surrogate are not finite at some horizon.")
@@ -44,7 +44,11 @@ def skill_verdict(found: Scores) -> Verdict:
         return Verdict(1, "skill", "unknown", None, rule, "Too few forecasts for a standard error of the difference.")
     better, worse = (gains > SIGNIFICANT * errors).any(), (gains < -SIGNIFICANT * errors).any()
     status: Status = "pass" if better and not worse else "fail" if worse and not better else "warn"
-    return Verdict(1, "skill", status, float(gains[0]), rule, f"Forecasts: {', '.join(words)}.")
+    with np.errstate(all="ignore"):
+        certain = gains / errors
+    decides = int(np.nanargmin(certain) if worse else np.nanargmax(certain))
+    what = f"gain over {places[decides]}, nats"
+    return Verdict(1, "skill", status, float(gains[decides]), rule, f"Forecasts: {', '.join(words)}.", what)
 
 
 def spread_verdict(found: SpreadGrowth, horizon: float) -> Verdict:
@@ -69,7 +73,7 @@ def spread_verdict(found: SpreadGrowth, horizon: float) -> Verdict:
         f"coordinates, of {ranks.within_ceiling:.2f} attainable; predicted variance is {at.ratio:.2f} times the "
         "squared error."
     )
-    return Verdict(1, "spread", status, ratio, rule, sentence)
+    return Verdict(1, "spread", status, ratio, rule, sentence, "share of the attainable correlation")
 
 
 def _constant_spread(at: Spread, rule: str) -> Verdict:
@@ -85,7 +89,8 @@ def _constant_spread(at: Spread, rule: str) -> Verdict:
         sentence = f"{start}, and nothing shows that the size of errors does ({numbers}): there is nothing to compare."
         return Verdict(1, "spread", "unknown", None, rule, sentence)
     sentence = f"{start}, but the size of errors does: {other.by} would tell it ({numbers})."
-    return Verdict(1, "spread", status, 0.0, rule, sentence)
+    what = f"rank correlation of |error| and {other.by}"
+    return Verdict(1, "spread", status, other.rank, rule, sentence, what)
 
 
 def tangent_verdict(found: TangentProxy) -> Verdict:
@@ -100,7 +105,10 @@ def tangent_verdict(found: TangentProxy) -> Verdict:
     )
     if not (found.r2_over_linear >= LEAST_NONLINEAR and found.reliability >= LEAST_RELIABLE):
         sentence = f"The data do not show how tangents depend on the state ({trust})."
-        return Verdict(1, "tangents", "unknown", found.within, rule, sentence)
+        linear = not found.r2_over_linear >= LEAST_NONLINEAR
+        what = "error below that of a linear map" if linear else "reliability of the data's tangents"
+        value = found.r2_over_linear if linear else found.reliability
+        return Verdict(1, "tangents", "unknown", value, rule, sentence, what)
     status: Status = "pass" if found.within >= TANGENT[0] else "warn" if found.within >= TANGENT[1] else "fail"
     sentence = f"Variance grows with the data's tangents by a rank correlation of {found.within:.2f} ({trust})."
-    return Verdict(1, "tangents", status, found.within, rule, sentence)
+    return Verdict(1, "tangents", status, found.within, rule, sentence, "rank correlation of growths")

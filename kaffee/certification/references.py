@@ -1,16 +1,16 @@
 """What free runs are compared with: a stretch of the held-out recording, or its complete rows where gaps are many."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from kaffee.checks import MIN_ROWS
 from kaffee.data.series import Series
-from kaffee.data.stretches import complete_rows, longest_stretch, pieces
+from kaffee.data.stretches import complete_rows, longest_stretch, pieces, stretches
 from kaffee.errors import DataError
 
-MIN_ROWS = 200
-"""Of a reference: a density and a spectrum of fewer rows say little."""
 MAX_ROWS = 10_000
 
 
@@ -22,12 +22,14 @@ class Reference(NamedTuple):
         pieces: Of the training data: what a perfect model would be like.
         in_order: Whether rows follow each other in time, so that they have a spectrum.
         drawn: The same in time, perhaps with gaps.
+        known: All training rows without gaps, in the stretches that they come in.
     """
 
     rows: Float[np.ndarray, "T N"]
     pieces: list[Float[np.ndarray, "T N"]]
     in_order: bool
     drawn: Float[np.ndarray, "R N"]
+    known: Sequence[Float[np.ndarray, "T N"]] = ()
 
 
 def reference_of(train: Series, test: Series) -> Reference:
@@ -35,7 +37,8 @@ def reference_of(train: Series, test: Series) -> Reference:
     # No longer than what there is of training rows, so that there is a piece of the same length to compare with.
     stretch = longest_stretch(test)[: min(MAX_ROWS, len(longest_stretch(train)))]
     if len(stretch) >= MIN_ROWS:
-        return Reference(stretch, pieces(train, len(stretch)), True, stretch)
+        every = [part for values in train.recordings for part in stretches(values)]
+        return Reference(stretch, pieces(train, len(stretch)), True, stretch, every)
     known = complete_rows(train)
     rows = complete_rows(test)[: min(MAX_ROWS, len(known))]
     if len(rows) < MIN_ROWS:
@@ -44,4 +47,4 @@ def reference_of(train: Series, test: Series) -> Reference:
             f"compared with at least {MIN_ROWS}. Hold out more, or leave out columns with many gaps."
         )
     together = Series.from_arrays(known)
-    return Reference(rows, pieces(together, len(rows)), False, max(test.recordings, key=len)[:MAX_ROWS])
+    return Reference(rows, pieces(together, len(rows)), False, max(test.recordings, key=len)[:MAX_ROWS], [known])

@@ -1,10 +1,12 @@
 """Axes 2 and 3, free runs with the shell on and off: verdicts on divergence, state space and spectrum."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from kaffee.certification.agreement import Agreement
 from kaffee.certification.free_runs import Watched
-from kaffee.certification.verdicts import Status, Verdict, graded, worst
+from kaffee.certification.verdicts import SEVERITY, Finding, Status, Verdict, decisive, graded
 
 # (pass, warn): a check passes up to the first limit and warns up to the second.
 # Excess of D_stsp over that of data against data, in units of the excess of the linear model's run.
@@ -23,15 +25,23 @@ def _unit(found: Agreement) -> float:
     return max(LEAST_EXCESS, excess) if np.isfinite(excess) else LEAST_EXCESS
 
 
-def _fate(found: Agreement, run: Watched) -> tuple[Status, str]:
-    """What became of the runs, in words."""
-    share = (run.diverged + run.trapped) / found.runs
+def _in_units(quantity: str, unit: float) -> str:
+    return f"{quantity}, {'linear model' if unit > LEAST_EXCESS else f'{LEAST_EXCESS:g} nats'} = 1"
+
+
+def _fate(found: Agreement, run: Watched) -> tuple[Finding, str]:
+    """What became of the runs, as a number and in words."""
+    lost = run.diverged + run.trapped
+    share = lost / found.runs
     status: Status = "pass" if share == 0 else "warn" if share <= LOST else "fail"
+    # No lost run is no number to show where another one is there.
+    used = share / LOST if lost else -np.inf
+    finding = Finding(f"free runs of {found.runs} that diverge or are trapped", lost, status, used)
     runs = f"of {found.runs} free runs of {found.steps} steps"
     words = f"{run.diverged} {runs} left the attractor, the first at step {run.first}"
     if not run.diverged:
         words = f"none {runs} left the attractor"
-    return status, f"{words}; {run.trapped} stay in a part of it" if run.trapped else words
+    return finding, f"{words}; {run.trapped} stay in a part of it" if run.trapped else words
 
 
 def _run_verdict(axis: int, name: str, found: Agreement, run: Watched) -> Verdict:
@@ -41,30 +51,37 @@ def _run_verdict(axis: int, name: str, found: Agreement, run: Watched) -> Verdic
         f"most {SPECTRUM[0]:g}, or by what pieces of the data do; warns up to {OCCUPATION[1]:g}, {SPECTRUM[1]:g} and "
         f"{100 * LOST:g} % of the runs"
     )
-    status, words = _fate(found, run)
+    fate, words = _fate(found, run)
     if np.isnan(run.typical.d_stsp):
-        return Verdict(axis, name, "fail", None, rule, f"{words[0].upper()}{words[1:]}.")
+        return Verdict(axis, name, "fail", fate.value, rule, f"{words[0].upper()}{words[1:]}.", fate.quantity)
     if found.linear is None or not found.num_pieces or not np.isfinite(found.linear.typical.d_stsp):
         why = "there is no linear model" if found.num_pieces else "no training piece is as long as the held-out data"
-        known: Status = status if status != "pass" else "unknown"
-        return Verdict(axis, name, known, None, rule, f"{words[0].upper()}{words[1:]}; {why} to compare with.")
+        sentence = f"{words[0].upper()}{words[1:]}; {why} to compare with."
+        if fate.status == "pass":
+            return Verdict(axis, name, "unknown", None, rule, sentence)
+        return Verdict(axis, name, fate.status, fate.value, rule, sentence, fate.quantity)
     unit, floor = _unit(found), found.floor
     excess = (run.typical.d_stsp - floor.d_stsp) / unit
     # Pieces of a recording that drifts differ by anything; that excuses no more than the linear model.
     chance = min((found.floor_highest.d_stsp - floor.d_stsp) / unit, OCCUPATION[1])
-    limit = floor.d_stsp + unit * max(OCCUPATION[0], chance)
-    parts = [status, graded(excess, OCCUPATION, chance)]
+    allowed = max(OCCUPATION[0], chance)
+    limit = floor.d_stsp + unit * allowed
+    what = _in_units("excess of D_stsp", unit)
+    parts = [fate, Finding(what, excess, graded(excess, OCCUPATION, chance), excess / allowed)]
     rhythm = "no spectrum, since the data have too many gaps for one"
     if found.spectra:
         spectral_chance = min(found.floor_highest.d_h - floor.d_h, SPECTRUM[1])
-        parts.append(graded(run.typical.d_h - floor.d_h, SPECTRUM, spectral_chance))
-        most = floor.d_h + max(SPECTRUM[0], spectral_chance)
+        other, allowed = run.typical.d_h - floor.d_h, max(SPECTRUM[0], spectral_chance)
+        status = graded(other, SPECTRUM, spectral_chance)
+        parts.append(Finding("excess of D_H over data against data", other, status, other / allowed))
+        most = floor.d_h + allowed
         rhythm = f"D_H {run.typical.d_h:.2f} (data against data {floor.d_h:.2f}, limit {most:.2f})"
     sentence = (
         f"D_stsp {run.typical.d_stsp:.2f}, over runs {run.lowest:.2f} to {run.highest:.2f} (data against data "
         f"{floor.d_stsp:.2f}, linear model {found.linear.typical.d_stsp:.2f}, limit {limit:.2f}), {rhythm}; {words}."
     )
-    return Verdict(axis, name, worst(parts), excess, rule, sentence)
+    decided = decisive(parts)
+    return Verdict(axis, name, decided.status, decided.value, rule, sentence, decided.quantity)
 
 
 def stochastic_verdict(found: Agreement) -> Verdict:
@@ -76,15 +93,18 @@ def core_verdict(found: Agreement) -> Verdict:
     """Free runs with the shell off, beside the prior's."""
     prior = found.prior_core
     verdict = _run_verdict(3, "core", found, found.core)
-    status, words = verdict.status, [verdict.sentence]
+    words = [verdict.sentence]
     if found.exponents is not None:
         lambda_1, error = float(found.exponents.values[0]), float(found.exponents.errors[0])
         words.append(f"Its largest Lyapunov exponent is {lambda_1:.3g} ± {error:.2g} per unit of time.")
     if prior is not None and np.isfinite(prior.typical.d_stsp):
         rhythm = f", D_H {prior.typical.d_h:.2f}" if found.spectra else ""
         words.append(f"The prior's core: D_stsp {prior.typical.d_stsp:.2f}{rhythm}.")
-        if found.core.typical.d_stsp - prior.typical.d_stsp > OCCUPATION[0] * _unit(found):
+        above = (found.core.typical.d_stsp - prior.typical.d_stsp) / _unit(found)
+        if above > OCCUPATION[0]:
             # A better likelihood bought with worse dynamics, the gap that the paper is about.
-            status = worst([status, "warn"])
             words.append("Probabilistic training has made it worse.")
-    return Verdict(3, "core", status, verdict.value, verdict.rule, " ".join(words))
+            if SEVERITY[verdict.status] < SEVERITY["warn"]:
+                what = _in_units("D_stsp above the prior's", _unit(found))
+                verdict = replace(verdict, status="warn", value=above, quantity=what)
+    return replace(verdict, sentence=" ".join(words))

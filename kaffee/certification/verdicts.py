@@ -5,9 +5,9 @@ thousands of readings any model of real data is significantly wrong, and the que
 few readings, what chance alone would give passes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,10 @@ class Verdict:
     Attributes:
         axis: 1 local probabilistic, 2 stochastic free run, 3 deterministic core.
         name: Of the check.
-        value: The number it turns on; None if there is none.
+        value: The number that decided; None if there is none.
         rule: When it passes, in words and numbers.
         sentence: What was found.
+        quantity: What the number is.
     """
 
     axis: int
@@ -33,6 +34,26 @@ class Verdict:
     value: float | None
     rule: str
     sentence: str
+    quantity: str = ""
+
+
+class Finding(NamedTuple):
+    """One of the numbers that a check looks at.
+
+    Attributes:
+        quantity: What it is.
+        share: How much of its limit it takes; more than 1 does not pass.
+    """
+
+    quantity: str
+    value: float
+    status: Status
+    share: float
+
+
+def decisive(found: Iterable[Finding]) -> Finding:
+    """The one with the worst status, and among these the one that is farthest beyond its limit."""
+    return max(found, key=lambda one: (SEVERITY[one.status], one.share))
 
 
 def worst(statuses: Sequence[Status]) -> Status:

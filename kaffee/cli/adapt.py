@@ -1,6 +1,7 @@
 """`kaffee adapt`: a foundation model and a recording become a calibrated filter."""
 
 import json as json_module
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -136,9 +137,15 @@ def _true_states(system: str, seed: int) -> "tuple[np.ndarray, np.ndarray]":
 
 def _free_run_line(checked: "Check", likeness: tuple[float, float] | None) -> str:
     """How the core runs on its own; D_stsp of few rows is large even for the truth, hence the number beside it."""
+    from kaffee.checks import MIN_ROWS
+
     if checked.diverged_at:
         return f"free run of the core: diverged at step {checked.diverged_at}"
     rows = checked.protocol["num_steps"]
+    if math.isnan(checked.d_stsp_core):
+        return (
+            f"free run of the core: not compared, which needs {MIN_ROWS} complete rows that vary; {rows} are held out"
+        )
     if likeness is None:
         hint = "" if rows >= TRUE_STEPS else f"; {rows} rows are few: D_stsp would be large for the truth, too"
         found = f"D_stsp {checked.d_stsp_core:.2f}, D_H {checked.d_h_core:.3f}"

@@ -121,14 +121,18 @@ def made_of(stages: "tuple[Stage, Stage]", settings: "FitSettings", loaded: "Loa
 
 
 def show(found: Conclusion, *, json: bool) -> None:
-    """Tables and the name of the page, or JSON."""
+    """Tables, why checks did not pass and the name of the page, or JSON."""
     from rich.console import Console
+
+    from kaffee.report.deciding import reasons
 
     if json:
         typer.echo(json_module.dumps({**found.checks, "axes": found.certificate["axes"]}, indent=2))
         return
     for table in found.tables:
         Console().print(table)
+    for line in reasons(found.certificate["verdicts"]):
+        typer.echo(line)
     typer.echo(f"Report: {found.page}")
 
 

@@ -1,5 +1,6 @@
 """`kaffee fit` and `kaffee resume`."""
 
+import json as json_module
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,6 +59,10 @@ def fit(
     columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
     recording_column: RecordingColumn = None,
     time_tolerance: TimeTolerance = TOLERANCE,
+    certify: Annotated[
+        bool,
+        typer.Option("--certify/--no-certify", help="Check on held-out data and write the report."),
+    ] = True,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and exit.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -97,7 +102,7 @@ def fit(
         return
     if not quiet and suggested:
         _show(suggested, settings)
-    _run(output, settings, source, loaded, quiet=quiet, json=json)
+    _run(output, settings, source, loaded, quiet=quiet, json=json, certify=certify)
 
 
 def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
@@ -123,7 +128,7 @@ def resume(
     _run(run, settings, source, load_source(source, settings), quiet=quiet, json=json)
 
 
-def _run(output: Path, settings: "FitSettings", source: "Source", loaded: "Loaded", *, quiet: bool, json: bool) -> None:
+def _run(output: Path, settings: "FitSettings", source: "Source", loaded: "Loaded", **how: bool) -> None:
     from kaffee.config import to_dict
     from kaffee.runs import RunFolder
     from kaffee.sources import check_unchanged, title_of
@@ -138,10 +143,19 @@ def _run(output: Path, settings: "FitSettings", source: "Source", loaded: "Loade
         if same_command:
             check_unchanged(loaded.series, earlier["data"]["fingerprint"], source)
     folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
-    execute(folder, settings, loaded, title=title_of(source), quiet=quiet, json=json)
+    execute(folder, settings, loaded, title=title_of(source), **how)
 
 
-def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: str, quiet: bool, json: bool) -> None:
+def execute(
+    folder: Any,
+    settings: "FitSettings",
+    loaded: "Loaded",
+    *,
+    title: str,
+    quiet: bool,
+    json: bool,
+    certify: bool = True,
+) -> None:
     """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
     from rich.console import Console
 
@@ -159,7 +173,7 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
         console.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
     known = stored_conclusion(folder, settings, loaded)
     if known is None:
-        if few := shortage(loaded.series.split(1.0 - settings.test_fraction)[1]):
+        if certify and (few := shortage(loaded.series.split(1.0 - settings.test_fraction)[1])):
             console.print(f"warning: {few}", style="yellow", markup=False, soft_wrap=True)
         with TrainingProgress(console, quiet=quiet) as progress:
             result = fit_series(loaded.series, settings, dt=loaded.dt, store=folder, watcher=progress.watcher)
@@ -170,13 +184,16 @@ def execute(folder: Any, settings: "FitSettings", loaded: "Loaded", *, title: st
         if stage.skipped:
             word, colour = ("warning", "yellow") if stage.completed else ("error", "red")
             console.print(f"{word}: {stage.report}", style=colour, markup=False, soft_wrap=True)
-    if known is None:
+    core = ["--core", str(settings.core.start)] if is_own(settings.core.start) else []
+    report = shlex.join(["kaffee", "report", str(folder.path), *core])
+    if known is not None:
+        if not quiet:
+            typer.echo(f"Done before, nothing is repeated. To certify again: {report}", err=True)
+        show(known, json=json)
+    elif certify:
         conclude(folder.path, result, loaded, title=title, quiet=quiet, json=json)
     else:
-        if not quiet:
-            core = ["--core", str(settings.core.start)] if is_own(settings.core.start) else []
-            again = shlex.join(["kaffee", "report", str(folder.path), *core])
-            typer.echo(f"Done before, nothing is repeated. To certify again: {again}", err=True)
-        show(known, json=json)
+        model = str(folder.path / settings.method)
+        typer.echo(json_module.dumps({"model": model}) if json else f"Model: {model}. To certify it: {report}")
     if not stages[-1].completed:
         raise typer.Exit(3)

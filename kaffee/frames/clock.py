@@ -82,7 +82,7 @@ class Clock:
     def elapsed(self, times: np.ndarray) -> Any:
         """An index of plain numbers, for runs that belong to no date."""
         pd = pandas()
-        return pd.Index(times, name=self.index.name)
+        return pd.Index(times, name=None if _is_datetime_like(self.index) else self.index.name)
 
     def _step(self, num_rows: int) -> np.timedelta64:
         return ((self.index[-1] - self.index[0]) / (num_rows - 1)).to_timedelta64()

@@ -7,22 +7,12 @@ from jaxtyping import Float
 
 from kaffee.certification import AXES, Certificate
 from kaffee.certification.fan import Fan
+from kaffee.report.deciding import decided_by, quantity_of, shown
 from kaffee.report.dynamics_sections import attractor_section, lyapunov_section, spectra_section
 from kaffee.report.html import Section
 from kaffee.report.interactive import Axis, Forecast, fan
 from kaffee.report.local_sections import calibration_section, skill_section, spread_section
 from kaffee.tables import Table
-
-# What the number of a verdict is.
-MEANING = {
-    "calibration": "normalised innovation squared",
-    "whiteness": "autocorrelation that stands out most",
-    "skill": "gain over the best baseline, nats",
-    "spread": "share of the attainable correlation",
-    "tangents": "rank correlation of growths",
-    "stochastic run": "excess of D_stsp, linear model = 1",
-    "core": "excess of D_stsp, linear model = 1",
-}
 
 
 class Card(NamedTuple):
@@ -43,9 +33,9 @@ def cards(certificate: Certificate) -> list[Card]:
         Card(
             f"{v.axis} {AXES[v.axis]}",
             v.name,
-            MEANING.get(v.name, v.name),
+            quantity_of(vars(v)),
             v.status,
-            "–" if v.value is None else f"{v.value:.3g}",
+            shown(v.value),
             v.rule or "needs data that are not there",
             v.sentence,
         )
@@ -55,11 +45,8 @@ def cards(certificate: Certificate) -> list[Card]:
 
 def verdict_table(certificate: Certificate) -> Table:
     """The verdicts for a terminal."""
-    rows: list[list[Any]] = [
-        [f"{v.axis} {AXES[v.axis]}", v.name, v.status, "–" if v.value is None else f"{v.value:.3g}"]
-        for v in certificate.verdicts
-    ]
-    return Table("Verdicts", ("axis", "check", "verdict", "value"), rows)
+    rows = [[f"{v.axis} {AXES[v.axis]}", v.name, v.status, decided_by(vars(v))] for v in certificate.verdicts]
+    return Table("Verdicts", ("axis", "check", "verdict", "decided by"), rows)
 
 
 def stored_certificate(certificate: Certificate) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from kaffee.data.validate import quoted
 from kaffee.errors import CheckpointError
 from kaffee.report.comparison import Metric, common_panels, overlay, panels_of, side_by_side
+from kaffee.report.deciding import decided_by
 from kaffee.report.html import Report, Section
 from kaffee.report.interactive import Axis, Curve, Plot, coverage, estimates
 from kaffee.store import read_json
@@ -88,6 +89,14 @@ def verdicts_table(certificates: Mapping[str, Stored]) -> Table:
     return Table("Verdicts", ("check", *certificates), rows)
 
 
+def decided_table(certificates: Mapping[str, Stored]) -> Table:
+    """What decided the verdict of every check for every run."""
+    names = [str(verdict["name"]) for verdict in next(iter(certificates.values()))["verdicts"]]
+    found = {run: {v.get("name"): decided_by(v) for v in stored["verdicts"]} for run, stored in certificates.items()}
+    rows = [[name, *(decided.get(name, "–") for decided in found.values())] for name in names]
+    return Table("Decided by", ("check", *certificates), rows)
+
+
 def compared_page(certificates: Mapping[str, Stored]) -> Report:
     """The page: verdicts, numbers, and the figures that say more when they lie over each other."""
     figures, left_out = [], ""
@@ -100,7 +109,7 @@ def compared_page(certificates: Mapping[str, Stored]) -> Report:
     return Report(
         f"kaffee compare: {', '.join(certificates)}",
         [
-            Section("Verdicts", tables=[verdicts_table(certificates)]),
+            Section("Verdicts", tables=[verdicts_table(certificates), decided_table(certificates)]),
             Section("Numbers", tables=[comparison_table(certificates)]),
             *([Section("Figures", left_out, interactive=figures)] if figures or left_out else []),
         ],

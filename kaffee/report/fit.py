@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from kaffee.certification import Certificate, CertificationSettings, certify
 from kaffee.checkpoint import Reconstruction
-from kaffee.checks import MIN_STEPS, Check, check, compare_runs, core_trajectory, filter_series, start_row
+from kaffee.checks import MIN_ROWS, MIN_STEPS, Check, check, compare_runs, core_trajectory, filter_series, start_row
 from kaffee.config import to_toml
 from kaffee.data.series import Series
 from kaffee.fitting import Fit
@@ -54,21 +54,24 @@ class FitReport:
 
 def comparison(checks: dict[str, Check], truth: Truth | None) -> Table:
     """Prior and fitted model beside each other."""
+    shown = {name: c.to_dict() for name, c in checks.items()}
+    columns = ("nll", "coverage_90", "d_stsp_core", "d_h_core", "lambda_1")
     rows: list[list[Any]] = [
-        [name, c.nll, c.coverage_90, c.d_stsp_core, c.d_h_core, c.lambda_1, c.diverged_at or "never"]
-        for name, c in checks.items()
+        [name, *(c[key] for key in columns), c["diverged_at"] or "never"] for name, c in shown.items()
     ]
+    missing = any(c["d_stsp_core"] is None for c in shown.values())
     if truth is not None:
-        floor = compare_runs(truth.states, truth.again)
+        floor = compare_runs(truth.states, truth.again, least=MIN_ROWS)
         rows.append(["truth again", None, None, *floor, truth.lambda_1, "never"])
     protocol = next(iter(checks.values())).protocol
+    why = f" –: the run diverged, or there are not {MIN_ROWS} complete rows that vary to compare it with."
     return Table(
         "Held-out data and free run",
         ("model", "nll", "cover 90", "d_stsp", "d_h", "lambda_1", "diverged"),
         rows,
         note="nll and share inside the 90 % interval: one-step predictions. d_stsp "
         f"({protocol['d_stsp']}), d_h and lambda_1: one free run of the core against {protocol['num_steps']} steps of "
-        f"the {protocol['reference']}; the verdicts rest on kernel densities and many runs.",
+        f"the {protocol['reference']}; the verdicts rest on kernel densities and many runs.{why * missing}",
     )
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from kaffee.data.series import Series
 from kaffee.data.stretches import complete_rows, constant_columns, evenly, pieces
 from kaffee.metrics.geometry import d_stsp_kernel
-from kaffee.metrics.trapping import trapped
+from kaffee.metrics.trapping import Extent
 from kaffee.rollout import core_key_of, free_run
 from kaffee.ssm import StateSpaceModel
 from kaffee.training.update import GuardState, TrainState
@@ -55,8 +55,8 @@ class Guard(Protocol):
 class FreeRunGuard:
     """Looks at free runs of the core from rows of a standardised series.
 
-    A run that diverges, or that stays in a part of the attractor at its end (`kaffee.metrics.trapping`), is lost; the
-    distance is D_stsp of all others together from the rows of the series (`kaffee.metrics.d_stsp_kernel`).
+    A run that diverges, or that stays in a part of the attractor or at rest at its end (`kaffee.metrics.trapping`), is
+    lost; the distance is D_stsp of all others together from the rows of the series (`kaffee.metrics.d_stsp_kernel`).
 
     Args:
         finish: What becomes of a model when training ends; its core is looked at like that.
@@ -74,7 +74,9 @@ class FreeRunGuard:
         self._kept = min(self.KEPT, max(series.lengths))
         self._starts = rows[evenly(len(rows), self.RUNS)]
         self._rows = rows[evenly(len(rows), min(self.ROWS, len(rows)))][:, self._varying]
-        self._data = self._each([x[~np.isnan(x).any(axis=1)] for x in pieces(series, self._kept, gaps=True)])
+        floors = self._each([x[~np.isnan(x).any(axis=1)] for x in pieces(series, self._kept, gaps=True)])
+        known = [x[~np.isnan(x).any(axis=1)][:, self._varying] for x in series.recordings]
+        self._extent = Extent.of(floors, known, self._kept)
 
     @classmethod
     def possible(cls, series: Series) -> bool:
@@ -92,7 +94,7 @@ class FreeRunGuard:
         noise = core_key_of(model.core, self.SEED)
         run = free_run(model, starts, self._kept, core_key=noise, transient=self.STEPS - self._kept)
         ends = np.asarray(run.observations, np.float64)[np.asarray(run.diverged_at) == 0]
-        return ends[~trapped(self._each(ends), self._data)]
+        return ends[~self._extent.trapped(self._each(ends), ends[:, :, self._varying])]
 
     def look(self, model: StateSpaceModel) -> Look:
         runs = self.runs_that_stay(model)

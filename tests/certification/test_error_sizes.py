@@ -71,7 +71,8 @@ def test_a_filter_without_transport_fails_where_its_tangents_matter(withheld):
     assert spread_verdict(withheld["kaffee"], HORIZON).status == "pass"
     verdict = spread_verdict(withheld["blind"], HORIZON)
     assert verdict.status == "fail"
-    assert verdict.value == 0.0
+    assert verdict.value > 0.1
+    assert verdict.quantity.startswith("rank correlation of |error| and ")
     assert "hardly varies in time, but the size of errors does" in verdict.sentence
     assert ", limit 0." in verdict.sentence
 

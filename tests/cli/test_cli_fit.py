@@ -187,6 +187,27 @@ def test_a_file_with_gaps_and_nasty_names_is_fitted(from_file):
     assert "lab [bold] &amp; co.csv" in page
 
 
+def test_a_fit_can_be_certified_later(kaffee, from_file, tiny, tmp_path):
+    _, path, _ = from_file
+    folder = tmp_path / "bare"
+    result = kaffee("fit", path, "-o", folder, "--method", "Frozen-Core", "--no-certify", *tiny)
+    assert result.exit_code == 0, result.exception
+    assert f"Model: {folder}/frozen_core. To certify it: kaffee report {folder}" in result.stdout
+    assert (folder / "frozen_core" / "model.json").exists()
+    assert not (folder / "report.html").exists()
+
+
+def test_repeated_it_shows_the_same_with_what_decided_and_without_the_warning(kaffee, from_file, tiny):
+    folder, path, first = from_file
+    again = kaffee("fit", path, "-o", folder, "--method", "Frozen-Core", *tiny)
+    assert "decided by" in again.stdout == first.stdout
+    for verdict in json.loads((folder / "certificate.json").read_text())["verdicts"]:
+        assert (verdict["sentence"] in first.stdout) == (verdict["status"] != "pass")
+    warning = "warning: 120 held-out rows are too few for the certificate: free runs need 200 rows without gaps, of"
+    assert 0 < first.stderr.find(warning) < first.stderr.index("Pretraining")
+    assert warning not in again.stderr
+
+
 def test_the_frozen_core_is_that_of_the_prior(from_file):
     prior, fitted = (library.load(from_file[0] / name).model for name in ("prior", "frozen_core"))
     for name in ("A", "W", "h"):

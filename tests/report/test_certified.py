@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +15,15 @@ from kaffee.data import Scaler, Series
 from kaffee.errors import CheckpointError
 from kaffee.observation import Projection
 from kaffee.report.certified import cards, sections, stored_certificate, verdict_table
-from kaffee.report.compared import compared_page, comparison_table, read_certificate, verdicts_table
+from kaffee.report.compared import compared_page, comparison_table, decided_table, read_certificate, verdicts_table
+from kaffee.report.deciding import reasons
 from kaffee.report.html import Report
 from kaffee.shell import Shell
 from kaffee.ssm import StateSpaceModel
 from kaffee.store import write_json
 
 SMALL = CertificationSettings(num_starts=60, members=20, horizons=(1, 2, 5), divergence_runs=2, divergence_steps=100)
+RESULTS = Path(__file__).parents[2] / "results"
 A = np.array([[0.95, -0.25], [0.25, 0.95]]) * 0.98
 
 
@@ -51,6 +54,36 @@ def test_the_first_screen_has_a_card_for_every_check_with_its_rule(certificate):
     assert {card.axis[0]: card.check for card in found} == {"1": "tangents", "2": "stochastic run", "3": "core"}
     assert found[0].status == "pass"
     assert len(verdict_table(certificate).rows) == len(found)
+
+
+def test_what_decided_is_shown_with_its_name(certificate):
+    first = replace(certificate.verdicts[0], status="fail", value=-0.4, quantity="bias in standard deviations, b")
+    changed = replace(certificate, verdicts=(first, *certificate.verdicts[1:]))
+    card = cards(changed)[0]
+    assert (card.name, card.value) == ("bias in standard deviations, b", "-0.4")
+    assert verdict_table(changed).rows[0][2:] == ["fail", "bias in standard deviations, b: -0.4"]
+    assert decided_table({"a": stored_certificate(changed)}).rows[0][1] == "bias in standard deviations, b: -0.4"
+    unknown = replace(first, value=None, quantity="")
+    assert verdict_table(replace(certificate, verdicts=(unknown,))).rows[0][3] == "–"
+
+
+def test_reasons_are_the_sentences_of_what_did_not_pass():
+    both = [{"name": name, "status": "unknown", "sentence": "Too short."} for name in ("calibration", "whiteness")]
+    other = [
+        {"name": "skill", "status": "pass", "sentence": "Good."},
+        {"name": "core", "status": "fail", "sentence": "Bad."},
+    ]
+    assert reasons([*both, *other]) == ["calibration, whiteness (unknown): Too short.", "core (fail): Bad."]
+
+
+def test_an_older_certificate_is_shown_by_what_its_number_was(certificate, tmp_path):
+    old = json.loads((RESULTS / "recordings" / "ecg.json").read_text(encoding="utf-8"))["whole"]["certificate"]
+    write_json(tmp_path / "certificate.json", {**old, "about": {}})
+    read = read_certificate(tmp_path)
+    decided = dict(decided_table({"old": read, "new": stored_certificate(certificate)}).to_json()[0])
+    assert decided["old"] == "normalised innovation squared: 0.864"
+    assert "not calibrated: NIS 0.54 of x5" in reasons(read["verdicts"])[0]
+    assert "Decided by" in compared_page({"old": read, "again": read}).to_html()
 
 
 def test_every_part_has_its_section_and_names_are_escaped(certificate):

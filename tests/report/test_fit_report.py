@@ -14,6 +14,7 @@ from small import gappy_fit, rotation
 from kaffee.certification import CertificationSettings
 from kaffee.data import Series
 from kaffee.report.fit import Truth, report_fit
+from kaffee.tables import Table
 
 SMALL = CertificationSettings(num_starts=10, members=10, horizons=(1, 2), divergence_runs=2, divergence_steps=50)
 NAMES = ("<script>alert(1)</script>", "$\\frac{ [/red]")
@@ -95,9 +96,17 @@ def test_a_model_that_explodes_is_a_row_and_not_a_crash():
     assert isinstance(row["diverged"], int)
     assert row["lambda_1"] is None
     assert row["d_stsp"] is None
+    assert row["d_h"] is None
     assert page.count("<img") == 2
     assert ">–<" in page
+    assert Table(**report.table.to_record()).to_html() == report.table.to_html()
     assert report.certificate.axes[3] in ("fail", "unknown")
+
+
+def test_few_held_out_rows_leave_distances_out_and_say_why(plain):
+    report, page = plain
+    assert [(row["d_stsp"], row["d_h"]) for row in report.table.to_json()] == [(None, None)] * 2
+    assert "or there are not 200 complete rows that vary to compare it with" in page
 
 
 def test_hardly_any_held_out_data_leave_out_a_figure():

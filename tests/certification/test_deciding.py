@@ -1,0 +1,114 @@
+"""The number of a verdict is the one that decided it, and says what it is."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from certification.problems import passed
+from certification.test_agreement import made, run_of
+from kaffee.certification.free_runs import Distance
+from kaffee.certification.innovation_verdicts import calibration_verdict, whiteness_verdict
+from kaffee.certification.local_verdicts import skill_verdict, tangent_verdict
+from kaffee.certification.residuals import residual_checks
+from kaffee.certification.run_verdicts import core_verdict
+from kaffee.certification.verdicts import Finding, decisive
+
+
+@pytest.fixture(scope="module")
+def right():
+    return residual_checks(passed())
+
+
+def test_the_worst_status_decides_and_then_what_is_farthest_beyond_its_limit():
+    near, far, other = Finding("a", 1.0, "warn", 1.1), Finding("b", 2.0, "warn", 3.0), Finding("c", 3.0, "pass", 9.0)
+    assert decisive([near, far, other]) == far
+    assert decisive([other, near]) == near
+
+
+def test_a_bias_that_fails_is_shown_and_not_a_fair_nis(right):
+    verdict = calibration_verdict(replace(right, bias=np.array([0.01, -0.4])))
+    assert verdict.status == "fail"
+    assert abs(right.nis - 1.0) < 0.1
+    assert (verdict.value, verdict.quantity) == (-0.4, "bias in standard deviations, right")
+
+
+def test_a_pit_that_warns_is_shown(right):
+    verdict = calibration_verdict(replace(right, ks=0.09))
+    assert (verdict.status, verdict.value) == ("warn", 0.09)
+    assert verdict.quantity == "PIT, distance from uniform, all readings"
+
+
+def test_a_wrong_width_is_shown_by_its_nis(right):
+    verdict = calibration_verdict(replace(right, nis=4.0))
+    assert (verdict.status, verdict.value, verdict.quantity) == ("fail", 4.0, "NIS, all readings")
+
+
+def test_whiteness_says_where(right):
+    verdict = whiteness_verdict(right)
+    assert verdict.quantity.startswith("size of autocorrelation, ")
+    assert ", lag " in verdict.quantity
+
+
+def scores(*gains):
+    skill = [SimpleNamespace(gain=g, error=0.1, baseline="linear", num_blocks=9) for g in gains]
+    return SimpleNamespace(horizons=(1, 2, 5)[: len(gains)], skill=skill)
+
+
+@pytest.mark.parametrize(
+    ("gains", "status", "value", "horizon"),
+    [
+        ((0.1, 0.9, 0.3), "pass", 0.9, "2 steps"),
+        ((0.1, 0.9, -0.5), "warn", -0.5, "5 steps"),
+        ((0.1, -0.9, -0.5), "fail", -0.9, "2 steps"),
+        ((0.1, 0.05, -0.1), "warn", 0.1, "1 step"),
+    ],
+)
+def test_skill_is_shown_at_the_horizon_that_decides(gains, status, value, horizon):
+    verdict = skill_verdict(scores(*gains))
+    assert (verdict.status, verdict.value) == (status, value)
+    assert verdict.quantity == f"gain over linear at {horizon}, nats"
+
+
+@pytest.mark.parametrize(
+    ("r2", "reliability", "status", "value", "quantity"),
+    [
+        (0.5, 0.9, "pass", 0.3, "rank correlation of growths"),
+        (0.01, 0.9, "unknown", 0.01, "error below that of a linear map"),
+        (0.5, 0.2, "unknown", 0.2, "reliability of the data's tangents"),
+    ],
+)
+def test_tangents_that_say_nothing_show_why(r2, reliability, status, value, quantity):
+    found = SimpleNamespace(r2_over_linear=r2, reliability=reliability, within=0.3, method="local")
+    verdict = tangent_verdict(found)
+    assert (verdict.status, verdict.value, verdict.quantity) == (status, value, quantity)
+
+
+OCCUPATION, SPECTRUM = "excess of D_stsp, linear model = 1", "excess of D_H over data against data"
+
+
+@pytest.mark.parametrize(
+    ("core", "changes", "value", "quantity"),
+    [
+        (run_of(1.3, 0.1), {}, 1.2, OCCUPATION),
+        (run_of(0.1, 0.5), {}, 0.45, SPECTRUM),
+        (run_of(0.1, 0.06), {}, 0.01, SPECTRUM),
+        (run_of(0.1, 0.1, trapped=12), {}, 12, "free runs of 20 that diverge or are trapped"),
+        (run_of(np.nan, np.nan, diverged=20), {}, 20, "free runs of 20 that diverge or are trapped"),
+        (run_of(0.1, 0.1, diverged=3), {"linear": None}, 3, "free runs of 20 that diverge or are trapped"),
+        (run_of(0.5, 0.05), {"prior_core": run_of(-0.1, 0.1)}, 0.6, "D_stsp above the prior's, linear model = 1"),
+        (run_of(1.3, 0.1), {"prior_core": run_of(0.1, 0.1)}, 1.2, OCCUPATION),
+        (run_of(1.3, 0.1), {"linear": run_of(0.1, 0.1)}, 12.0, "excess of D_stsp, 0.1 nats = 1"),
+    ],
+)
+def test_the_number_of_free_runs_is_the_one_that_decides(core, changes, value, quantity):
+    verdict = core_verdict(made(core, **changes))
+    assert verdict.quantity == quantity
+    assert verdict.value == pytest.approx(value)
+
+
+def test_nothing_to_compare_with_has_no_number():
+    verdict = core_verdict(made(run_of(0.1, 0.1), linear=None))
+    assert (verdict.status, verdict.value, verdict.quantity) == ("unknown", None, "")
+    assert core_verdict(made(run_of(0.1, np.nan), spectra={}, floor=Distance(0.1, np.nan))).quantity == OCCUPATION

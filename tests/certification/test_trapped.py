@@ -1,0 +1,61 @@
+"""A collapsed core on a short recording: seen by the certificate, by the guard, and beside another run."""
+
+import numpy as np
+import pytest
+
+from certification.short import PIECE, at_rest, moving, readings, recording
+from kaffee.certification import CertificationSettings, certificate, certify
+from kaffee.checkpoint import Reconstruction
+from kaffee.data import Scaler, Series
+from kaffee.errors import DataError
+from kaffee.report.certified import stored_certificate
+from kaffee.report.compared import comparison_table
+from kaffee.training.guard import FreeRunGuard, Look
+
+SMALL = CertificationSettings(num_starts=20, members=8, horizons=(1, 4), divergence_runs=4, divergence_steps=3000)
+
+
+@pytest.fixture(scope="module")
+def certificates():
+    """Without the linear baseline, which takes the most time."""
+
+    def none(*_, **__):
+        raise DataError("not wanted")
+
+    train, test = recording().split(0.8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificate, "fit_linear", none)
+        return {
+            name: certify(Reconstruction(model, Scaler.identity(3), dt=train.time_step), train, test, settings=SMALL)
+            for name, model in (("moving", moving()), ("at_rest", at_rest()))
+        }
+
+
+def test_a_core_at_rest_is_trapped_and_the_true_one_is_not(certificates):
+    found = {name: whole.agreement for name, whole in certificates.items()}
+    assert found["at_rest"].num_rows == PIECE
+    # Nearer than twice what pieces of the data are from each other: the distance alone would not tell.
+    assert found["at_rest"].core.highest < 2.0 + 2.0 * found["at_rest"].floor_highest.d_stsp
+    assert (found["moving"].core.trapped, found["at_rest"].core.trapped) == (0, 4)
+    assert found["moving"].stochastic.trapped == 0
+    verdicts = {name: whole.verdicts[-1] for name, whole in certificates.items()}
+    assert verdicts["at_rest"].status == "fail"
+    assert "4 stay in a part of it" in verdicts["at_rest"].sentence
+
+
+def test_beside_another_run_it_is_not_the_better_one(certificates):
+    stored = {name: stored_certificate(whole) for name, whole in certificates.items()}
+    rows = {row["metric"]: row for row in comparison_table(stored).to_json()}
+    assert rows["trapped runs of the core"] == {
+        "metric": "trapped runs of the core",
+        "moving": 0,
+        "at_rest": 4,
+        "better": "moving",
+    }
+
+
+def test_the_guard_sees_it():
+    short = [readings()[i : i + PIECE] for i in range(0, 1200, PIECE)]
+    guard = FreeRunGuard(Series.from_arrays(short), every=1)
+    assert guard.look(at_rest()) == Look(guard.RUNS, np.inf)
+    assert guard.look(moving()).lost == 0
