@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from kaffee.cli.main import app
 from kaffee.errors import KaffeeError
+from kaffee.systems import get_system, simulate
 
 # Long enough to be killed in the middle, small enough to take a second.
 SMALL = (
@@ -22,6 +23,7 @@ SMALL = (
     "adaptation.schedule.num_updates=5",
     "adaptation.schedule.batch_size=4",
 )
+TINY = (*SMALL, "pretraining.schedule.num_updates=20", "pretraining.schedule.report_every=10")
 
 
 def sets(*settings):
@@ -64,3 +66,14 @@ def run(kaffee, small, tmp_path_factory) -> Path:
     result = kaffee("fit", "lorenz63", "-o", folder, "--quiet", *small)
     assert result.exit_code == 0, result.exception
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    return sets(*TINY)
+
+
+@pytest.fixture(scope="session")
+def values():
+    """The shape of the small run's data."""
+    return simulate(get_system("lorenz63"), 600, observation_noise=0.1).observations

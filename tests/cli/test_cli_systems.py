@@ -78,7 +78,7 @@ def test_the_seed_decides(kaffee, tmp_path):
         (["--param", "rho=true"], "'rho' needs a number"),
         (["--param", "sigm=3"], "Did you mean 'sigma'"),
         (["-o", "x.doc"], "cannot write '.doc'"),
-        (["-o", "no/such/folder/x.csv"], "cannot be written"),
+        (["-o", "no/such/folder/x.csv"], "there is no folder"),
     ],
 )
 def test_absurd_simulations_are_clear_errors(refused, tmp_path, monkeypatch, options, message):
