@@ -1,6 +1,7 @@
 """`kaffee fit` on a file: gaps, names that look like markup, progress, certificates later and again."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
