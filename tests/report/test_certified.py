@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from kaffee.ssm import StateSpaceModel
 from kaffee.store import write_json
 
 SMALL = CertificationSettings(num_starts=60, members=20, horizons=(1, 2, 5), divergence_runs=2, divergence_steps=100)
-RESULTS = Path(__file__).parents[2] / "results"
 A = np.array([[0.95, -0.25], [0.25, 0.95]]) * 0.98
 
 
@@ -77,12 +75,15 @@ def test_reasons_are_the_sentences_of_what_did_not_pass():
 
 
 def test_an_older_certificate_is_shown_by_what_its_number_was(certificate, tmp_path):
-    old = json.loads((RESULTS / "recordings" / "ecg.json").read_text(encoding="utf-8"))["whole"]["certificate"]
-    write_json(tmp_path / "certificate.json", {**old, "about": {}})
+    old = stored_certificate(certificate)
+    first, *others = ({key: verdict[key] for key in verdict if key != "quantity"} for verdict in old["verdicts"])
+    sentence = "One-step predictions are not calibrated: NIS 0.54 of x5."
+    old["verdicts"] = [{**first, "status": "fail", "value": 0.864181, "sentence": sentence}, *others]
+    write_json(tmp_path / "certificate.json", old)
     read = read_certificate(tmp_path)
     decided = dict(decided_table({"old": read, "new": stored_certificate(certificate)}).to_json()[0])
     assert decided["old"] == "normalised innovation squared: 0.864"
-    assert "not calibrated: NIS 0.54 of x5" in reasons(read["verdicts"])[0]
+    assert sentence in reasons(read["verdicts"])[0]
     assert "Decided by" in compared_page({"old": read, "again": read}).to_html()
 
 
