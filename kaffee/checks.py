@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from kaffee.checkpoint import Reconstruction
 from kaffee.data.series import Series
+from kaffee.data.stretches import complete, constant_columns
 from kaffee.filtering import Filtered, run_filter
 from kaffee.lyapunov import lyapunov_spectrum
 from kaffee.methods import METHODS
@@ -93,21 +94,21 @@ def compare_runs(
     Rows of the reference with missing values are left out; a spectrum needs all of them, so D_H is then NaN. Both are
     if the reference has a constant coordinate or fewer than `least` complete rows.
     """
-    complete = reference[~np.isnan(reference).any(axis=1)]
-    if len(complete) < max(least, 4):
+    rows = complete(reference)
+    if len(rows) < max(least, 4):
         return np.nan, np.nan
-    mean, std = complete.mean(axis=0), complete.std(axis=0)
-    if not (std > 1e-12 * np.abs(complete).max(axis=0)).all():
+    mean, std = rows.mean(axis=0), rows.std(axis=0)
+    if constant_columns(rows).any():
         return np.nan, np.nan
     divergence = d_stsp_histogram if reference.shape[1] <= 3 else d_stsp_mixture
-    d_h = d_hellinger(reference, generated) if len(complete) == len(reference) else np.nan
-    return divergence((complete - mean) / std, (generated - mean) / std), d_h
+    d_h = d_hellinger(reference, generated) if len(rows) == len(reference) else np.nan
+    return divergence((rows - mean) / std, (generated - mean) / std), d_h
 
 
 def start_row(reconstruction: Reconstruction, recording: Float[np.ndarray, "T N"]) -> Float[np.ndarray, " N"]:
     """A row to start a free run from: the first complete one, else the mean of the training data."""
-    complete = recording[~np.isnan(recording).any(axis=1)]
-    return complete[0] if len(complete) else reconstruction.scaler.mean
+    rows = complete(recording)
+    return rows[0] if len(rows) else reconstruction.scaler.mean
 
 
 def check(

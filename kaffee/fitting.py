@@ -68,8 +68,11 @@ def fit(
         started = starting_point(settings.core.start, series, settings.test_fraction, key=keys["embedding"])
         series = started.series
     train, test = series.split(1.0 - settings.test_fraction)
-    check_observed(train.recordings, train.columns, train.label)
-    scaler = Scaler.fit(train) if started is None else started.scaler
+    if started is None:
+        scaler = Scaler.fit(train)
+    else:
+        check_observed(train.recordings, train.columns, train.label)
+        scaler = started.scaler
     standard = train.standardised(scaler)
     pre, ada = settings.pretraining, settings.adaptation
     for steps in (pre.window, ada.burn_in + ada.scored):

@@ -40,9 +40,10 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
     """
     settings = settings or FitSettings()
     train, _ = series.split(1.0 - settings.test_fraction)
-    check_observed(train.recordings, train.columns, train.label)
     if settings.core.start is None:
-        Scaler.fit(train)  # a constant column is an error now and not after the settings
+        Scaler.fit(train)  # a column that is constant or never observed is an error now and not after the settings
+    else:
+        check_observed(train.recordings, train.columns, train.label)
     tau, N = decorrelation_time(train), train.num_coordinates
     longest = max(train.lengths)
     if longest < SHORTEST_WINDOW + 2:

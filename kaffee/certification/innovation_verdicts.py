@@ -1,13 +1,12 @@
 """Axis 1, local probabilistic behaviour: verdicts on innovations, calibrated and white in every coordinate."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from kaffee.certification.chance import coverage_limits, ks_limit, normal, variance_limits
 from kaffee.certification.residuals import JUDGED, Residuals
-from kaffee.certification.verdicts import SEVERITY, Finding, Status, Verdict, decisive, graded
+from kaffee.certification.verdicts import Finding, Status, Verdict, decisive, graded
 
 # (pass, warn): a check passes up to the first limit and warns up to the second.
 # NIS is a ratio of variances: bands that are 12 % too wide or narrow, and 41 %.
@@ -66,11 +65,6 @@ def _judged(
     return Judged(of, value, graded(away, limits, chance), away, limit, ideal + side * limit, chance > limits[0])
 
 
-def _decisive(found: Iterable[Judged]) -> Judged:
-    """The one with the worst status, and among these the one that is farthest beyond its limit."""
-    return max(found, key=lambda one: (SEVERITY[one.status], one.share))
-
-
 def _variance(of: str, value: float, count: float, num: int) -> Judged:
     low, high = variance_limits(count, num)
     factor, chance = (value, high) if value >= 1 else (1.0 / value if value > 0 else float("inf"), 1.0 / low)
@@ -98,20 +92,20 @@ def calibration_verdict(found: Residuals) -> Verdict:
     num = len(seen) + 1 if len(seen) > 1 else 1
     whole, independent = found.num_entries, found.num_independent
     each = list(zip(names, counts, seen, strict=True)) if len(seen) > 1 else []
-    nis = _decisive(
+    nis = decisive(
         [_variance(ALL, found.nis, whole, num), *(_variance(name, found.nis_each[j], n, num) for name, n, j in each)]
     )
-    cover = _decisive(
+    cover = decisive(
         [
             _cover(ALL, found.coverage[f"{JUDGED:g}"], independent, num),
             *(_cover(name, found.coverage_each[j], n, num) for name, n, j in each),
         ]
     )
-    bias = _decisive(
+    bias = decisive(
         _judged(name, found.bias[j], abs(found.bias[j]), BIAS, normal(len(seen)) * found.bias_errors[j])
         for name, j in zip(names, seen, strict=True)
     )
-    pit = _decisive(
+    pit = decisive(
         [
             _judged(ALL, found.ks, found.ks, KS, ks_limit(independent, num)),
             *(_judged(name, found.ks_each[j], found.ks_each[j], KS, ks_limit(n, num)) for name, n, j in each),
@@ -157,7 +151,7 @@ def whiteness_verdict(found: Residuals) -> Verdict:
     white = found.whiteness
     if white is None:
         return Verdict(1, "whiteness", "unknown", None, rule, "Held-out recordings are too short for autocorrelations.")
-    worst_one = _decisive(
+    worst_one = decisive(
         _judged(f"{found.columns[j]}, lag {white.lags[k]}", r, abs(r), AUTOCORRELATION, float(white.chance[k, j]))
         for (k, j), r in np.ndenumerate(white.autocorrelations)
         if np.isfinite(r)

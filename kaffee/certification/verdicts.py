@@ -7,7 +7,7 @@ few readings, what chance alone would give passes.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -51,7 +51,20 @@ class Finding(NamedTuple):
     share: float
 
 
-def decisive(found: Iterable[Finding]) -> Finding:
+class Graded(Protocol):
+    """What has a status, and a share of its limit that it takes."""
+
+    @property
+    def status(self) -> Status: ...
+
+    @property
+    def share(self) -> float: ...
+
+
+G = TypeVar("G", bound=Graded)
+
+
+def decisive(found: Iterable[G]) -> G:
     """The one with the worst status, and among these the one that is farthest beyond its limit."""
     return max(found, key=lambda one: (SEVERITY[one.status], one.share))
 

@@ -94,8 +94,11 @@ def _read_like(source: "Source", files: list[str]) -> "Series":
 
     try:
         return read_series(files, **{key: value for key, value in source.options.items() if key != "columns"})
-    except DataError:
-        return read_series(files)
+    except DataError as error:
+        try:
+            return read_series(files)
+        except DataError:
+            raise error from None
 
 
 def place_for(folder: Path, fingerprint: str) -> Path:

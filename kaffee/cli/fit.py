@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli.recordings import TOLERANCE, RecordingColumn, TimeColumn, TimeTolerance, reading_options
+from kaffee.cli.recordings import RecordingColumn, TimeColumn, TimeTolerance, reading_options
 
 if TYPE_CHECKING:
     from kaffee.settings import FitSettings
@@ -58,7 +58,7 @@ def fit(
     time_column: TimeColumn = None,
     columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
     recording_column: RecordingColumn = None,
-    time_tolerance: TimeTolerance = TOLERANCE,
+    time_tolerance: TimeTolerance = None,
     certify: Annotated[
         bool,
         typer.Option("--certify/--no-certify", help="Check on held-out data and write the report."),

@@ -6,7 +6,6 @@ import typer
 
 from kaffee.cli import recordings
 from kaffee.cli.recordings import (
-    TOLERANCE,
     AnyStep,
     Columns,
     Files,
@@ -37,7 +36,7 @@ def forecast(
     columns: Columns = None,
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
-    time_tolerance: TimeTolerance = TOLERANCE,
+    time_tolerance: TimeTolerance = None,
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.5,0.95",
     core: OwnCore = None,

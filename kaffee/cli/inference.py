@@ -7,7 +7,6 @@ import typer
 
 from kaffee.cli import forecast, recordings
 from kaffee.cli.recordings import (
-    TOLERANCE,
     AnyStep,
     Columns,
     Files,
@@ -46,7 +45,7 @@ def filter_(
     columns: Columns = None,
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
-    time_tolerance: TimeTolerance = TOLERANCE,
+    time_tolerance: TimeTolerance = None,
     any_step: AnyStep = False,
     quantiles: Annotated[
         str | None,
@@ -120,7 +119,7 @@ def smooth(
     columns: Columns = None,
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
-    time_tolerance: TimeTolerance = TOLERANCE,
+    time_tolerance: TimeTolerance = None,
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.95",
     latent: Latent = False,
@@ -149,7 +148,7 @@ def impute(
     columns: Columns = None,
     time_column: TimeColumn = None,
     recording_column: RecordingColumn = None,
-    time_tolerance: TimeTolerance = TOLERANCE,
+    time_tolerance: TimeTolerance = None,
     any_step: AnyStep = False,
     quantiles: Quantiles = "0.05,0.95",
     core: OwnCore = None,

@@ -18,11 +18,11 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, 
 Columns = Annotated[
     str | None, typer.Option(help="Columns that take the place of the model's, in its order, separated by commas.")
 ]
-TOLERANCE = 0.05
 TimeColumn = Annotated[str | None, typer.Option(help="Name of the time column; none: there is none.")]
 RecordingColumn = Annotated[str | None, typer.Option(help="Column that tells recordings apart; none: there is none.")]
 TimeTolerance = Annotated[
-    float, typer.Option(min=0.0, max=0.49, help="Allowed deviation of times from whole steps, in steps.")
+    float | None,
+    typer.Option(min=0.0, max=0.49, help="Allowed deviation of times from whole steps, in steps.", show_default="0.05"),
 ]
 AnyStep = Annotated[bool, typer.Option("--any-step", help="Accept another time step than the model's.")]
 Quantiles = Annotated[str, typer.Option(help="Quantile levels, separated by commas; empty for none.")]
@@ -51,11 +51,12 @@ def model_at(run: Path, core: str | None = None) -> "Reconstruction":
     return load_with(run / method, core)
 
 
-def reading_options(time_column: str | None, recording_column: str | None, time_tolerance: float) -> dict[str, Any]:
-    """Options of `read_series` that differ from its own."""
-    given = {"time_column": time_column, "recording_column": recording_column}
-    options: dict[str, Any] = {key: name != "none" and name for key, name in given.items() if name is not None}
-    return options | ({} if time_tolerance == TOLERANCE else {"time_tolerance": time_tolerance})
+def reading_options(
+    time_column: str | None, recording_column: str | None, time_tolerance: float | None
+) -> dict[str, Any]:
+    """Those of `read_series` that were given."""
+    options = {"time_column": time_column, "recording_column": recording_column, "time_tolerance": time_tolerance}
+    return {key: value != "none" and value for key, value in options.items() if value is not None}
 
 
 def read_recordings(
@@ -64,7 +65,7 @@ def read_recordings(
     columns: str | None,
     time_column: str | None,
     recording_column: str | None,
-    time_tolerance: float,
+    time_tolerance: float | None,
 ) -> "Series":
     """The recordings in files; columns that are named take the place of the model's."""
     from kaffee.data import read_series

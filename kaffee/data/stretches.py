@@ -8,20 +8,30 @@ from kaffee.data.series import Series
 MAX_PIECES = 10
 
 
+def complete(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "K N"]:
+    """The rows without those that miss a value."""
+    return values[~np.isnan(values).any(axis=1)]
+
+
+def bounds(values: Float[np.ndarray, "T N"]) -> list[tuple[int, int]]:
+    """First and last-plus-one row of every run of complete rows."""
+    present = np.concatenate([[False], ~np.isnan(values).any(axis=1), [False]])
+    edges = np.flatnonzero(np.diff(present.astype(int)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
 def stretches(values: Float[np.ndarray, "T N"]) -> list[Float[np.ndarray, "T N"]]:
     """The longest runs of complete rows.
 
     >>> [len(part) for part in stretches(np.array([[1.0], [np.nan], [2.0], [3.0]]))]
     [1, 2]
     """
-    complete = np.concatenate([[False], ~np.isnan(values).any(axis=1), [False]])
-    edges = np.flatnonzero(np.diff(complete.astype(int)))
-    return [values[start:stop] for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+    return [values[start:stop] for start, stop in bounds(values)]
 
 
 def complete_rows(series: Series) -> Float[np.ndarray, "T N"]:
     """The rows of all recordings without those that miss a value."""
-    return np.concatenate([values[~np.isnan(values).any(axis=1)] for values in series.recordings])
+    return np.concatenate([complete(values) for values in series.recordings])
 
 
 def longest_stretch(series: Series) -> Float[np.ndarray, "T N"]:

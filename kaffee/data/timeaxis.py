@@ -1,5 +1,6 @@
 """The time axis: regular steps, gaps filled with missing rows, timestamps as seconds."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike
 from kaffee.data.validate import Times, Values, as_float64, check_times
 from kaffee.errors import DataError
 
+_TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", re.IGNORECASE)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -119,6 +121,15 @@ def seconds(cells: Sequence[str], place: Callable[[int], str], column: str) -> T
         stamp = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
         result[row] = (stamp - _EPOCH).total_seconds()
     return result
+
+
+def is_time_name(name: str) -> bool:
+    """Whether a column of this name holds times.
+
+    >>> [is_time_name(name) for name in ("t", "Time [s]", "timestamp", "tide")]
+    [True, True, True, False]
+    """
+    return _TIME_NAME.fullmatch(name.strip()) is not None
 
 
 def is_timestamp(cell: str) -> bool:

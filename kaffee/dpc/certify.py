@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from kaffee.data.series import Series
-from kaffee.data.stretches import evenly
+from kaffee.data.stretches import bounds, evenly
 from kaffee.dpc.gaps import Measured
 from kaffee.errors import DataError
 from kaffee.evaluation.dynamics import state_space_divergence
@@ -67,7 +67,7 @@ class Certifier:
     @classmethod
     def from_series(cls, standard: Series, **options: Any) -> "Certifier":
         """Against a standardised recording alone: its longest stretch of complete rows."""
-        complete = [values[start:stop] for values in standard.recordings for start, stop in _complete_runs(values)]
+        complete = [values[start:stop] for values in standard.recordings for start, stop in bounds(values)]
         longest = max(complete, key=len, default=np.zeros((0, standard.num_coordinates)))
         return cls(longest, longest, **options)
 
@@ -130,10 +130,3 @@ class Certifier:
 def _mean(values: list[float]) -> Measured:
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return Measured(float(np.mean(values)), spread / len(values) ** 0.5)
-
-
-def _complete_runs(values: Float[np.ndarray, "T N"]) -> list[tuple[int, int]]:
-    """First and last-plus-one row of every stretch without missing values."""
-    complete = np.concatenate([[False], ~np.isnan(values).any(axis=1), [False]])
-    edges = np.flatnonzero(np.diff(complete.astype(int)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

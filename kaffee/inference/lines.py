@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from kaffee.data.readers.text import parse_number
-from kaffee.data.timeaxis import shown
+from kaffee.data.timeaxis import is_time_name, shown
 from kaffee.data.validate import quoted
 from kaffee.errors import DataError
 
 NAN = math.nan
-TIME_NAMES = ("t", "time", "timestamp", "date", "datetime")
 
 
 class BrokenLine(Exception):
@@ -73,7 +72,7 @@ class LineReader:
         """Whether a name is that of the times; a column of the model is none."""
         if self._time_column is not None or name in self.columns:
             return name == self._time_column
-        return name.partition("[")[0].partition("(")[0].strip().lower() in TIME_NAMES
+        return is_time_name(name)
 
     def read(self, line: str) -> Reading:
         """The reading of a line.

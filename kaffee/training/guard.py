@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from kaffee.data.series import Series
-from kaffee.data.stretches import complete_rows, constant_columns, evenly, pieces
+from kaffee.data.stretches import complete, complete_rows, constant_columns, evenly, pieces
 from kaffee.metrics.geometry import d_stsp_kernel
 from kaffee.metrics.trapping import Extent
 from kaffee.rollout import core_key_of, free_run
@@ -74,8 +74,8 @@ class FreeRunGuard:
         self._kept = min(self.KEPT, max(series.lengths))
         self._starts = rows[evenly(len(rows), self.RUNS)]
         self._rows = rows[evenly(len(rows), min(self.ROWS, len(rows)))][:, self._varying]
-        floors = self._each([x[~np.isnan(x).any(axis=1)] for x in pieces(series, self._kept, gaps=True)])
-        known = [x[~np.isnan(x).any(axis=1)][:, self._varying] for x in series.recordings]
+        floors = self._each([complete(x) for x in pieces(series, self._kept, gaps=True)])
+        known = [complete(x)[:, self._varying] for x in series.recordings]
         self._extent = Extent.of(floors, known, self._kept)
 
     @classmethod

@@ -1,6 +1,5 @@
 """What all readers share: a table of columns, the roles of its columns, and its recordings."""
 
-import re
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from kaffee.data.origin import DEFAULT_RECORDING, DEFAULT_TIME, Dates, Origin
-from kaffee.data.timeaxis import regularise_time
+from kaffee.data.timeaxis import is_time_name, regularise_time
 from kaffee.data.validate import (
     Times,
     Values,
@@ -24,7 +23,6 @@ from kaffee.errors import DataError
 
 # pandas writes its index without a name to text, and under a reserved name to parquet
 _INDEX_NAMES = ("", "unnamed: 0", "__index_level_0__")
-_TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", re.IGNORECASE)
 
 # So many equal steps are no accident.
 MIN_RAMP = 20
@@ -164,7 +162,7 @@ def find_roles(table: Table, choice: Choice, note: Callable[[str], None]) -> Rol
     free = [j for j in range(len(names)) if chosen is None or j not in chosen]
     time = _named_role(choice.time_column, "time_column", names, source)
     if choice.time_column is None and getattr(table, "own_times", None) is None:
-        alike = [j for j in free if _TIME_NAME.fullmatch(names[j])]
+        alike = [j for j in free if is_time_name(names[j])]
         if len(alike) > 1:
             raise DataError(
                 f"{source}: columns {quoted([names[j] for j in alike])} all look like a time. Name one with "
