@@ -85,10 +85,13 @@ def read_recordings(
 def check_output(output: Path, inputs: Sequence[str] = ()) -> None:
     """Refuse a file that could not be written, or is one of those that are read, before the work is done."""
     from kaffee.data.readers import SUFFIXES
+    from kaffee.data.readers.parquet import require_pyarrow
     from kaffee.errors import ConfigError
 
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
+    if output.suffix.lower() == ".parquet":
+        require_pyarrow(str(output))
     if not output.parent.is_dir():
         raise ConfigError(f"{output}: there is no folder {output.parent}. Make it first, or choose another with -o.")
     for path in map(Path, inputs):

@@ -82,3 +82,11 @@ def test_a_time_can_be_refused_and_a_folder_must_be_there(kaffee, refused, model
     assert result.exit_code == 0, result.exception
     nowhere = tmp_path / "nowhere" / "out.csv"
     assert "there is no folder" in refused("smooth", model, tmp_path / "in.csv", "-o", nowhere)
+
+
+def test_what_parquet_needs_is_said_before_the_work(refused, model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = dated(tmp_path / "in.csv")
+    monkeypatch.setattr("kaffee.inference.smooth", lambda *args, **kwargs: pytest.fail("the work was done"))
+    sentence = refused("smooth", model, path, "-o", tmp_path / "out.parquet", "--time-column", "when")
+    assert sentence.endswith("parquet files need pyarrow. Install it with: pip install 'kaffee[parquet]'")
