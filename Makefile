@@ -26,6 +26,7 @@ quickstart: .venv/.installed
 lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 
 types: .venv/.dev
 	$(BIN)/mypy

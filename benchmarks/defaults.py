@@ -16,18 +16,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from kaffee.checkpoint import Reconstruction
-from kaffee.checks import check
-from kaffee.config import to_dict
-from kaffee.data import Series
-from kaffee.fitting import fit
-from kaffee.provenance import machine, versions
-from kaffee.settings import FitSettings
-from kaffee.stages import NoStore, Stage
-from kaffee.store import read_json, write_json
-from kaffee.suggestion import settings_for
-from kaffee.systems import get_system, simulate
-from kaffee.systems.measured import stored_measurements
+from kaffee.certification.check import check
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.series import Series
+from kaffee.fitting.config import to_dict
+from kaffee.fitting.defaults import settings_for
+from kaffee.fitting.pipeline import NoStore, Stage, fit
+from kaffee.fitting.settings import FitSettings
+from kaffee.records import machine, read_json, versions, write_json
+from kaffee.systems.catalogue import get_system, stored_measurements
+from kaffee.systems.simulation import simulate
 from kaffee.tables import Table
 from kaffee.training.guard import FreeRunGuard
 

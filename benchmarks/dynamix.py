@@ -13,17 +13,18 @@ from jaxtyping import Float
 from benchmarks.dynamix_torch import TorchDynaMix, TorchUpdate
 from benchmarks.ekf_gradient import INSTALL
 from benchmarks.timing import compared, first_call, interleaved, summary
-from kaffee.data import Series
-from kaffee.dynamix import DynaMix
-from kaffee.incontext import IN_CONTEXT, adapt_in_context, condition
-from kaffee.methods import KAFFEE
-from kaffee.recursion import core_noise
-from kaffee.rollout import free_run
-from kaffee.ssm import StateSpaceModel
-from kaffee.systems import get_system, simulate
+from kaffee.data.series import Series
+from kaffee.data.windows import training_windows
+from kaffee.filtering.likelihood import KAFFEE
+from kaffee.filtering.recursion import core_noise
+from kaffee.filtering.rollout import free_run
+from kaffee.foundation.context import IN_CONTEXT, adapt_in_context, condition
+from kaffee.model.dynamix import DynaMix
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
 from kaffee.training.adaptation import Adaptation
 from kaffee.training.loop import Trained
-from kaffee.training.sampling import training_windows
 
 TARGETS = {"dynamix_rollout": 30.0, "dynamix_update": 8.0}
 CHECKED_STEPS, CHECKED_UPDATES = 20, 5

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kaffee.provenance import machine
+from kaffee.records import machine
 
 
 class TorchDynaMix:

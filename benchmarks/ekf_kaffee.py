@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.problem import Problem
-from kaffee.cores import Custom
-from kaffee.methods import KAFFEE
-from kaffee.objectives import window_nll
-from kaffee.ssm import StateSpaceModel, trainable
+from kaffee.filtering.likelihood import KAFFEE, window_nll
+from kaffee.model.statespace import StateSpaceModel, trainable
+from kaffee.model.wrappers import Custom
 
 Variant = Literal["adjoint", "autodiff", "autodiff_dense"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.problem import PARAMETERS, Problem
-from kaffee.provenance import machine
+from kaffee.records import machine
 
 TRANSPORTS = ("dense", "structured")
 

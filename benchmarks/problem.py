@@ -6,11 +6,13 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from kaffee.cores import ALRNN
-from kaffee.data import Scaler, Series
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
-from kaffee.systems import get_system, simulate
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.model.alrnn import ALRNN
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
 
 PARAMETERS = ("A", "W", "h", "log_process_std", "log_observation_std")
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from kaffee.certification import certify
-from kaffee.checks import check
-from kaffee.data import Series, read_series
-from kaffee.fitting import Fit, fit
-from kaffee.inference import impute
-from kaffee.provenance import machine, versions
-from kaffee.suggestion import settings_for
+from kaffee.certification.certificate import certify
+from kaffee.certification.check import check
+from kaffee.data.reading import read_series
+from kaffee.data.series import Series
+from kaffee.fitting.defaults import settings_for
+from kaffee.fitting.pipeline import Fit, fit
+from kaffee.inference.recordings import impute
+from kaffee.records import machine, versions
 
 MISSING, BLOCK = 0.3, 0.05
 MODELS = ("core", "stochastic", "prior_core", "prior_stochastic", "linear", "floor", "at_rest")

@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.ekf_gradient import INSTALL
 from benchmarks.problem import Problem, Size, make_problem
 from benchmarks.timing import compared, first_call, interleaved, summary
-from kaffee.provenance import machine
-from kaffee.rollout import free_run
+from kaffee.filtering.rollout import free_run
+from kaffee.records import machine
 
 CASES = {"core_1": (1, False), "core_20": (20, False), "shell_1": (1, True), "shell_20": (20, True)}
 

@@ -83,7 +83,7 @@ def measure(
     sections: tuple[str, ...], *, quick: bool = False, repeats: int = 21, seed: int = 0, threads: int = 2
 ) -> dict[str, Any]:
     """All sections with the machine, the versions and the settings."""
-    from kaffee.provenance import machine, versions
+    from kaffee.records import machine, versions
 
     before = load()
     if before is not None and before > BUSY and not quick:

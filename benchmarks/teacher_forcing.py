@@ -12,10 +12,10 @@ from benchmarks.ekf_gradient import INSTALL
 from benchmarks.forcing_torch import TorchForcing
 from benchmarks.problem import Problem, Size, make_problem
 from benchmarks.timing import compared, first_call, interleaved, summary
+from kaffee.data.windows import training_windows
 from kaffee.training.forcing import Forcing
 from kaffee.training.loop import Schedule, Trained, train
 from kaffee.training.pretraining import PAPER_OPTIMISER, ForcingObjective
-from kaffee.training.sampling import training_windows
 
 TARGET = 12.0
 CHECKED_UPDATES = 12

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import kaffee
-from kaffee.cores.polynomial import Polynomial
-from kaffee.incontext import CALIBRATED, adapt_foundation_model
+from kaffee.foundation.context import CALIBRATED, adapt_foundation_model
+from kaffee.model.maps import Polynomial
 
 
 @dataclasses.dataclass(frozen=True)

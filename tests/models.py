@@ -13,13 +13,14 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from jax.flatten_util import ravel_pytree
 
-from kaffee.cores import ALRNN, Custom, Linear, Polynomial, ResidualMLP
-from kaffee.cores.polynomial import monomials
-from kaffee.gaussian import Belief
-from kaffee.observation import LinearObservation, Projection
-from kaffee.recursion import Dynamics, Recursion, observations_of, step
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.recursion import Dynamics, Recursion, observations_of, step
+from kaffee.model.alrnn import ALRNN
+from kaffee.model.maps import Linear, Polynomial, ResidualMLP, monomials
+from kaffee.model.observation import LinearObservation, Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.wrappers import Custom
 
 LATENT, OBSERVED, GATES = 5, 2, 3
 WINDOWS, STEPS = 3, 7

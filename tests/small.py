@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kaffee.config import override
-from kaffee.cores import ALRNN
-from kaffee.data import Series
-from kaffee.fitting import fit
-from kaffee.observation import LinearObservation, Projection
-from kaffee.settings import FitSettings
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
+from kaffee.data.series import Series
+from kaffee.fitting.config import override
+from kaffee.fitting.pipeline import fit
+from kaffee.fitting.settings import FitSettings
+from kaffee.model.alrnn import ALRNN
+from kaffee.model.observation import LinearObservation, Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
 
 LATENT, OBSERVED = 4, 2
 DT = 0.25

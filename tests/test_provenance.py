@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import kaffee
-from kaffee.provenance import machine, versions
+from kaffee.records import machine, versions
 
 
 def test_versions_of_all_that_decides_the_numbers():

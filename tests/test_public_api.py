@@ -47,10 +47,10 @@ def test_names_for_type_checkers_are_the_names_at_run_time():
 
 
 def test_the_function_fit_is_not_hidden_by_a_module():
-    import kaffee.fitting
+    import kaffee.fitting.pipeline
 
     assert callable(kaffee.fit)
-    assert kaffee.fit is kaffee.fitting.fit
+    assert kaffee.fit is kaffee.fitting.pipeline.fit
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -9,9 +9,9 @@ import struct
 import numpy as np
 import pytest
 
-from kaffee import store
+from kaffee import records as store
 from kaffee.errors import CheckpointError, KaffeeError
-from kaffee.store import read_json, read_record, write_atomically, write_json, write_record
+from kaffee.records import read_json, read_record, write_atomically, write_json, write_record
 
 ARRAYS = {"a": np.arange(6.0, dtype=np.float32).reshape(2, 3), "b": np.array(3, np.int32)}
 

@@ -11,13 +11,13 @@ from small import SETTINGS, rotation, same_arrays
 
 import kaffee
 from kaffee import Surrogate
-from kaffee.certification import CertificationSettings, certify
-from kaffee.config import parse_override
+from kaffee.certification.certificate import CertificationSettings, certify
+from kaffee.data.adapters.results_ import Forecast
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
-from kaffee.frames import Forecast
-from kaffee.inference import forecast, simulate
-from kaffee.runs import RunFolder
-from kaffee.suggestion import settings_for
+from kaffee.fitting.config import parse_override
+from kaffee.fitting.defaults import settings_for
+from kaffee.fitting.run import RunFolder
+from kaffee.inference.ensembles import forecast, simulate
 from kaffee.surrogate import NotFittedError
 
 # One shape for all, since compiling is slow: 60 rows of two columns, alone or in pairs.
@@ -202,7 +202,7 @@ def test_certifying_hands_over_what_was_held_out(surrogate, monkeypatch):
         inspect.signature(certify).bind(model, train, test, prior=prior, settings=settings, any_step=any_step)
         return model, train, test, prior, settings
 
-    monkeypatch.setattr("kaffee.certification.certify", handed)
+    monkeypatch.setattr("kaffee.certification.certificate.certify", handed)
     fit, settings = surrogate.fit_, CertificationSettings()
     expected = (surrogate.reconstruction_, fit.train, fit.test, surrogate.prior_, settings)
     assert surrogate.certify(settings=settings) == expected
@@ -378,7 +378,7 @@ def test_a_row_that_anchors_is_not_scored(surrogate):
 
 
 def test_recordings_too_short_for_a_window_are_reported(monkeypatch):
-    monkeypatch.setattr("kaffee.surrogate.estimator.fit", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("kaffee.fitting.pipeline.fit", lambda *args, **kwargs: 1 / 0)
     with (
         pytest.warns(UserWarning, match="adaptation does not use recording 1: shorter than its windows of 8 rows"),
         pytest.raises(ZeroDivisionError),

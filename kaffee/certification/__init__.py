@@ -1,8 +1,5 @@
-"""Certification without truth: what held-out data say about a surrogate, beside honest baselines."""
+"""Certification: what held-out data say about a surrogate, beside honest baselines."""
 
-from kaffee.certification.certificate import AXES as AXES
-from kaffee.certification.certificate import Certificate as Certificate
-from kaffee.certification.certificate import CertificationSettings as CertificationSettings
-from kaffee.certification.certificate import certify as certify
-from kaffee.certification.linear import fit_linear as fit_linear
-from kaffee.certification.verdicts import Verdict as Verdict
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -1,28 +1,96 @@
-"""Certification without truth: everything that held-out data can say about a surrogate, and a verdict on each axis."""
+"""Results as plain values that JSON can hold."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
-from kaffee.certification.agreement import Agreement, agreement
-from kaffee.certification.fan import Fan, forecast_fan
-from kaffee.certification.horizons import default_horizons
-from kaffee.certification.innovation_verdicts import calibration_verdict, whiteness_verdict
+import numpy as np
+
+from kaffee.certification.check import MIN_ROWS
+from kaffee.certification.forecasts import Fan, default_horizons, forecast_fan
+from kaffee.certification.free_runs import Agreement, agreement
+from kaffee.certification.innovations import (
+    MIN_ENTRIES,
+    FilterPass,
+    Residuals,
+    choose_starts,
+    filter_pass,
+    residual_checks,
+    warm_up_of,
+)
 from kaffee.certification.linear import fit_linear
-from kaffee.certification.local_verdicts import skill_verdict, spread_verdict, tangent_verdict
-from kaffee.certification.passes import FilterPass, choose_starts, filter_pass
-from kaffee.certification.residuals import Residuals, residual_checks
-from kaffee.certification.run_verdicts import core_verdict, stochastic_verdict
 from kaffee.certification.scores import Scores, forecast_scores
 from kaffee.certification.spread import SpreadGrowth, spread_growth
 from kaffee.certification.tangents import TangentProxy, tangent_proxy
-from kaffee.certification.values import plain
-from kaffee.certification.verdicts import Status, Verdict, worst
-from kaffee.checkpoint import Reconstruction
+from kaffee.certification.verdicts import (
+    Status,
+    Verdict,
+    calibration_verdict,
+    core_verdict,
+    skill_verdict,
+    spread_verdict,
+    stochastic_verdict,
+    tangent_verdict,
+    whiteness_verdict,
+    worst,
+)
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.gaps import complete_rows
 from kaffee.data.series import Series
 from kaffee.data.timescales import decorrelation_time
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.inference.matching import matched
+
+EXACT = 200
+"""Numbers in an array that is written to the last digit; larger ones are there for figures, to six digits."""
+
+
+def plain(value: Any) -> Any:
+    """Dictionaries, lists, strings and numbers; None for numbers that are not finite.
+
+    >>> plain({"a": np.array([1.0, np.nan]), "b": np.int64(2)})
+    {'a': [1.0, None], 'b': 2}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray) and value.size > EXACT:
+        short = [float(f"{x:.6g}") for x in value.ravel()]
+        return plain(np.reshape(short, value.shape).tolist())
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value
+
+
+# Whether held-out data are enough for a certificate, said before the work is done.
+
+
+def shortage(test: Series) -> str:
+    """A sentence about the checks that these held-out data are too few for; empty if there are none."""
+    warm_up = warm_up_of(test)
+    readings = sum(int((~np.isnan(values[warm_up:])).sum()) for values in test.recordings)
+    rows = len(complete_rows(test))
+    needs = []
+    if readings < MIN_ENTRIES:
+        after = f"after {warm_up} row{'s' * (warm_up > 1)} of warm-up"
+        needs.append(f"one-step predictions need {MIN_ENTRIES} readings, of which there are {readings} {after}")
+    if rows < MIN_ROWS:
+        needs.append(f"free runs need {MIN_ROWS} rows without gaps, of which there are {rows}")
+    if not needs:
+        return ""
+    held_out = f"{test.num_steps} held-out row{'s are' if test.num_steps > 1 else ' is'}"
+    return f"{held_out} too few for the certificate: {'; '.join(needs)}. Record more, or hold out more by test_fraction"
+
+
+# Certification without truth: everything that held-out data can say about a surrogate, and a verdict on each axis.
+
 
 AXES = {1: "local probabilistic", 2: "stochastic free run", 3: "deterministic core"}
 T = TypeVar("T")

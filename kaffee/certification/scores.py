@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import ndtr, ndtri
 
-from kaffee.certification.ahead import ensemble_forecast, gaussian_forecast
-from kaffee.certification.baselines import Forecast, climatology, persistence
-from kaffee.certification.passes import FilterPass
+from kaffee.certification.forecasts import Forecast, climatology, ensemble_forecast, gaussian_forecast, persistence
+from kaffee.certification.innovations import FilterPass
 from kaffee.errors import DataError
 from kaffee.metrics.scores import STD_FLOOR
 

@@ -1,23 +1,242 @@
-"""A proxy for G_tan: does predicted variance grow where tangents estimated from the training data say so?
+"""Symmetric moving averages, which take noise out of regressors before tangents are estimated from them.
 
-G_tan needs the true Jacobians (Eq. gtan). Here they come from regressing the next row on this one, by whichever map
-forecasts the last part of the training data best. The recipes `proxies` and `proxies_systems` of `kaffee bench` measure
-how well that works where the truth is known.
+Noise in x_t pulls the slopes of a regression on x_t towards zero (errors in variables); a short average around t has
+less of it, at the price of a bias that grows with the signal's curvature.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from kaffee.certification.ahead import observed_growth
-from kaffee.certification.passes import FilterPass
-from kaffee.certification.smoothing import smoothed
-from kaffee.certification.tangent_choice import MIN_PAIRS, Candidate, Recordings, choose, kinds, pairs, try_candidates
+from kaffee.certification.forecasts import observed_growth
+from kaffee.certification.innovations import FilterPass
 from kaffee.errors import DataError
 from kaffee.metrics.grounding import grounding, oracle_log_growth, spearman
+
+
+@lru_cache
+def hann(width: int) -> tuple[float, ...]:
+    """Weights of a Hann window of 2 width + 1 points, which sum to 1.
+
+    >>> hann(1)
+    (0.25, 0.5, 0.25)
+    """
+    k = np.arange(1, 2 * width + 2)
+    w = np.sin(np.pi * k / (2 * width + 2)) ** 2
+    return tuple((w / w.sum()).round(15).tolist())
+
+
+def smoothed(values: Float[np.ndarray, "T N"], width: int) -> Float[np.ndarray, "T N"]:
+    """The average around every row; NaN where a value in its window is missing, also at both ends."""
+    found = np.full_like(values, np.nan)
+    rows = len(values) - 2 * width
+    if rows > 0:
+        found[width : width + rows] = sum(w * values[i : i + rows] for i, w in enumerate(hann(width)))
+    return found
+
+
+# One-step maps and their tangents from data alone: linear, quadratic, and local linear over analogues.
+
+
+Points = Float[np.ndarray, "P N"]
+# Points -> the next row that is expected after each, and the derivative of that by the point.
+TangentMap = Callable[[Points], tuple[Points, Float[np.ndarray, "P N N"]]]
+
+RIDGE = 1e-3
+"""Added to the variances of the regressors, in units of these: a thousandth, against collinearity."""
+MAX_FEATURES = 1000
+"""A quadratic map in N coordinates has (N + 1)(N + 2) / 2 features: up to N = 43."""
+MAX_ANALOGUES, MAX_NUMBERS = 20_000, 40_000_000
+"""More rows than this are thinned out, and more products of rows (300 MB) are not kept."""
+CHUNK = 128
+
+
+def _solve(features: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Ridge regression whose first feature is the constant, which is not penalised."""
+    gram = features.T @ features / len(features)
+    gram[np.arange(1, len(gram)), np.arange(1, len(gram))] += RIDGE
+    return np.linalg.solve(gram, features.T @ target / len(features))
+
+
+def linear_map(now: Points, after: Points) -> TangentMap:
+    """F(x) = c + A x; the same tangent everywhere."""
+    N = now.shape[1]
+    W = _solve(np.hstack([np.ones((len(now), 1)), now]), after)
+
+    def evaluate(x: Points) -> tuple[Points, np.ndarray]:
+        return W[0] + x @ W[1:], np.broadcast_to(W[1:].T, (len(x), N, N))
+
+    return evaluate
+
+
+def quadratic_map(now: Points, after: Points) -> TangentMap:
+    """F_i(x) = c_i + A_i x + x' Q_i x / 2 with symmetric Q_i, so that J(x) = A + Q x."""
+    N = now.shape[1]
+    first, second = np.triu_indices(N)
+
+    def features(x: Points) -> np.ndarray:
+        return np.hstack([np.ones((len(x), 1)), x, x[:, first] * x[:, second]])
+
+    W = _solve(features(now), after)
+    Q = np.zeros((N, N, N))
+    Q[:, first, second] = W[1 + N :].T
+    Q = Q + Q.swapaxes(1, 2)
+
+    def evaluate(x: Points) -> tuple[Points, np.ndarray]:
+        return features(x) @ W, W[1 : 1 + N].T + np.einsum("ijk,pk->pij", Q, x)
+
+    return evaluate
+
+
+def local_map(now: Points, after: Points, share: float) -> TangentMap:
+    """Around every point the linear regression over its nearest analogues, weighted by closeness.
+
+        minimise sum_k w_k |y_k - c - J x_k|^2 + ridge |J|^2,    w_k = max(1 - |x_k - x|^2 / d^2, 0)^2
+
+    where the given share of all rows is closer than d. Lorenz's analogues with a derivative; it assumes smoothness and
+    no form. All moments that any weighting needs are products of rows, computed once.
+
+    Args:
+        share: Of the rows that count as analogues.
+    """
+    N = now.shape[1]
+    columns = (N + 1) * (2 * N + 1)
+    stride = -(-len(now) // min(MAX_ANALOGUES, MAX_NUMBERS // columns))
+    now, after = now[::stride], after[::stride]
+    rank = min(len(now), max(round(share * len(now)), 4 * (N + 1))) - 1
+    F = np.hstack([np.ones((len(now), 1)), now])
+    products = (F[:, :, None] * np.hstack([F, after])[:, None, :]).reshape(len(now), columns)
+    squares = np.sum(now**2, axis=1)
+
+    def some(x: Points) -> tuple[np.ndarray, np.ndarray]:
+        d = np.maximum(squares - 2.0 * x @ now.T + np.sum(x**2, axis=1)[:, None], 0.0)
+        farthest = np.partition(d, rank, axis=1)[:, rank, None] + 1e-12
+        w = np.maximum(1.0 - d / farthest, 0.0) ** 2
+        moments = (w @ products / w.sum(axis=1, keepdims=True)).reshape(len(x), N + 1, 2 * N + 1)
+        # The penalty pulls towards a tangent of zero around the analogues' mean, not around the origin.
+        mean, mean_after = moments[:, 0, 1 : N + 1], moments[:, 0, N + 1 :]
+        covariance = moments[:, 1:, 1 : N + 1] - mean[:, :, None] * mean[:, None, :]
+        cross = moments[:, 1:, N + 1 :] - mean[:, :, None] * mean_after[:, None, :]
+        # Relative to the variance within the neighbourhood, which is small where the neighbourhood is.
+        variance = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / N
+        J = np.linalg.solve(covariance + (RIDGE * variance + 1e-12) * np.eye(N), cross).swapaxes(1, 2)
+        return mean_after + np.einsum("pij,pj->pi", J, x - mean), J
+
+    def evaluate(x: Points) -> tuple[Points, np.ndarray]:
+        parts = [some(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    return evaluate
+
+
+# Which map of the data gives the tangents: the one that forecasts the last part of the training data best.
+
+
+WIDTHS = (0, 1, 2, 3)
+SHARES = (0.05, 0.15)
+VALIDATION = 0.2
+MAX_POINTS = 400
+"""Forecasts that a map is chosen by."""
+# A derivative needs a wider neighbourhood than a value: of local maps that forecast equally well, to 2 %, the widest.
+SLACK = 1.02
+MIN_PAIRS = 20
+"""Training pairs per coefficient of a linear map, below which no tangent is estimated."""
+
+Recordings = Sequence[Float[np.ndarray, "T N"]]
+Fit = Callable[[Points, Points], TangentMap]
+
+
+class Candidate(NamedTuple):
+    """A kind of map and a smoothing, with the mean squared error of its forecasts of raw validation rows."""
+
+    name: str
+    width: int
+    error: float
+
+
+def kinds(num_coordinates: int, allowed: Sequence[str]) -> dict[str, Fit]:
+    """The maps that may be tried on so many coordinates; `allowed` names linear, quadratic and local."""
+    found: dict[str, Fit] = {"linear": linear_map} if "linear" in allowed else {}
+    if "quadratic" in allowed and (num_coordinates + 1) * (num_coordinates + 2) // 2 <= MAX_FEATURES:
+        found["quadratic"] = quadratic_map
+    if "local" in allowed:
+        found |= {f"local {share:g}": partial(local_map, share=share) for share in SHARES}
+    return found
+
+
+def pairs(recordings: Recordings, width: int) -> tuple[Points, Points]:
+    """Smoothed rows and those after them, both complete."""
+    now, after = [], []
+    for values in recordings:
+        s = smoothed(values, width)
+        complete = ~np.isnan(s).any(axis=1)
+        both = np.flatnonzero(complete[:-1] & complete[1:])
+        now.append(s[both])
+        after.append(s[both + 1])
+    return np.concatenate(now), np.concatenate(after)
+
+
+def forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> float:
+    """Mean squared error of forecasts of raw rows x_{t+1} from rows up to t, by any smoothing on equal terms.
+
+    The smoothed row t - width has seen rows up to t; from there the map takes width + 1 steps. So no smoothing sees
+    what it forecasts, and the error on smoothed rows, which more smoothing always lowers, decides nothing.
+    """
+    origins, targets = [], []
+    for values in recordings:
+        s = smoothed(values, width)
+        last = len(values) - 1 - width
+        usable = ~np.isnan(s[: max(last, 0)]).any(axis=1) & ~np.isnan(values[width + 1 :][: max(last, 0)]).any(axis=1)
+        rows = np.flatnonzero(usable)
+        origins.append(s[rows])
+        targets.append(values[rows + width + 1])
+    x, y = np.concatenate(origins), np.concatenate(targets)
+    if not len(x):
+        return float("inf")
+    chosen = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS).round().astype(int))
+    x, y = x[chosen], y[chosen]
+    with np.errstate(all="ignore"):
+        for _ in range(width + 1):
+            x = fitted(x)[0]
+        error = float(np.mean((x - y) ** 2))
+    return error if np.isfinite(error) else float("inf")
+
+
+def try_candidates(train: Recordings, allowed: Sequence[str]) -> list[Candidate]:
+    """All maps and smoothings, best first; a map's smoothing grows until its forecasts get worse."""
+    cut = [int((1.0 - VALIDATION) * len(values)) for values in train]
+    fit_on = [values[:c] for values, c in zip(train, cut, strict=True)]
+    validate_on = [values[c:] for values, c in zip(train, cut, strict=True)]
+    found: list[Candidate] = []
+    for name, fit in kinds(train[0].shape[1], allowed).items():
+        best = float("inf")
+        for width in WIDTHS:
+            now, after = pairs(fit_on, width)
+            if len(now) < MIN_PAIRS * (now.shape[1] + 1):
+                break
+            error = forecast_error(fit(now, after), validate_on, width)
+            found.append(Candidate(name, width, error))
+            if error > best:
+                break
+            best = error
+    return sorted((c for c in found if np.isfinite(c.error)), key=lambda c: c.error)
+
+
+def choose(candidates: list[Candidate]) -> Candidate:
+    """The candidate with the smallest error; of local maps the widest that is as good."""
+    best = candidates[0]
+    if not best.name.startswith("local"):
+        return best
+    as_good = [c for c in candidates if c.name.startswith("local") and c.error <= SLACK * best.error]
+    return max(as_good, key=lambda c: (float(c.name.split()[1]), -c.error))
+
+
+# A proxy for G_tan: does predicted variance grow where tangents estimated from the training data say so?
+
 
 ALLOWED = ("linear", "quadratic", "local")
 MIN_GROWTHS = 100

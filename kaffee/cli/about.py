@@ -28,14 +28,14 @@ FOUNDATION_MODEL = """@inproceedings{hemmer2025dynamix,
 
 def cite() -> None:
     """Print BibTeX entries for the paper, the software and DynaMix, for those who use its weights."""
-    from kaffee._version import __version__
+    from kaffee import __version__
 
     typer.echo("\n\n".join([PAPER, SOFTWARE.replace("VERSION", __version__), FOUNDATION_MODEL]))
 
 
 def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Check the installation: versions, devices, and that the gradient is right and how fast it is."""
-    from kaffee.selftest import examine
+    from kaffee.filtering.selftest import examine
 
     facts, problems = examine()
     if json:

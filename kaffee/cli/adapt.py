@@ -12,7 +12,7 @@ from kaffee.cli.context import SYSTEM_CONTEXT, Download, context_series, foundat
 if TYPE_CHECKING:
     import numpy as np
 
-    from kaffee.checks import Check
+    from kaffee.certification.check import Check
     from kaffee.training.adaptation import Adaptation
 
 CHECKED_ROWS = 1_000
@@ -50,10 +50,10 @@ def adapt(
     """
     from dataclasses import replace
 
-    from kaffee.checks import check, compare_runs
+    from kaffee.certification.check import check, compare_runs
     from kaffee.data.series import Series
     from kaffee.errors import ConfigError
-    from kaffee.incontext import CALIBRATED, HELD_OUT, IN_CONTEXT, adapt_foundation_model, lyapunov_window
+    from kaffee.foundation.context import CALIBRATED, HELD_OUT, IN_CONTEXT, adapt_foundation_model, lyapunov_window
 
     _check_output(output)
     lyapunov_window(lyapunov, 1.0)  # an exponent that is no number, before anything is read
@@ -116,7 +116,7 @@ def _check_output(output: Path) -> None:
 def _check_rows(given: str, rows: int, settings: "Adaptation", held_out: float) -> None:
     """Refuse a context that is too short, in the numbers that the user gave."""
     from kaffee.errors import DataError
-    from kaffee.incontext import IN_CONTEXT, fewest_rows
+    from kaffee.foundation.context import IN_CONTEXT, fewest_rows
 
     fewest = fewest_rows(settings, held_out)
     if rows < fewest:
@@ -129,7 +129,8 @@ def _check_rows(given: str, rows: int, settings: "Adaptation", held_out: float) 
 
 def _true_states(system: str, seed: int) -> "tuple[np.ndarray, np.ndarray]":
     """Two stretches of the attractor, equally long."""
-    from kaffee.systems import get_system, simulate
+    from kaffee.systems.catalogue import get_system
+    from kaffee.systems.simulation import simulate
 
     states = simulate(get_system(system), 2 * TRUE_STEPS, seed=seed).states
     return states[:TRUE_STEPS], states[TRUE_STEPS:]
@@ -137,7 +138,7 @@ def _true_states(system: str, seed: int) -> "tuple[np.ndarray, np.ndarray]":
 
 def _free_run_line(checked: "Check", likeness: tuple[float, float] | None) -> str:
     """How the core runs on its own; D_stsp of few rows is large even for the truth, hence the number beside it."""
-    from kaffee.checks import MIN_ROWS
+    from kaffee.certification.check import MIN_ROWS
 
     if checked.diverged_at:
         return f"free run of the core: diverged at step {checked.diverged_at}"

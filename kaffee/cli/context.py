@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from kaffee.data import Series
-    from kaffee.dynamix import DynaMix
+    from kaffee.data.series import Series
+    from kaffee.model.dynamix import DynaMix
 
 SYSTEM_CONTEXT = 2000
 """The paper's context, in rows."""
@@ -25,9 +25,11 @@ class Context(NamedTuple):
 
 def context_series(data: str, columns: str | None, length: int, *, noise: float = 0.0, seed: int = 0) -> Context:
     """The file; or a simulation of the system, `length` rows with observation noise."""
-    from kaffee.data import Series, read_series
-    from kaffee.sources import parse_source
-    from kaffee.systems import get_system, simulate
+    from kaffee.data.reading import read_series
+    from kaffee.data.series import Series
+    from kaffee.fitting.run import parse_source
+    from kaffee.systems.catalogue import get_system
+    from kaffee.systems.simulation import simulate
 
     options = {} if columns is None else {"columns": [name.strip() for name in columns.split(",")]}
     source = parse_source([data], {}, options)
@@ -40,7 +42,8 @@ def context_series(data: str, columns: str | None, length: int, *, noise: float 
 
 def foundation_model(model: str | None, *, download: bool) -> "DynaMix":
     """The model of that name or path; a warning if it is not the published one although it is called so."""
-    from kaffee.dynamix.hub import DEFAULT, obtain
+    from kaffee.foundation.hub import obtain
+    from kaffee.foundation.weights import DEFAULT
 
     located = obtain(model or DEFAULT, download=download)
     weights = located.read()

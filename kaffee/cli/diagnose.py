@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kaffee.cli.recordings import OwnCore
+from kaffee.cli.options import OwnCore
 
 
 def diagnose(
@@ -27,12 +27,14 @@ def diagnose(
     from rich.console import Console
 
     from kaffee.cli.finished import finished_stage
-    from kaffee.diagnostics import diagnose as diagnose_model
-    from kaffee.diagnostics.report import describe, figure, table
-    from kaffee.methods import get_method
-    from kaffee.report.html import png
-    from kaffee.store import write_atomically, write_json
-    from kaffee.training.sampling import training_windows
+    from kaffee.data.windows import training_windows
+    from kaffee.filtering.likelihood import get_method
+    from kaffee.records import write_atomically, write_json
+    from kaffee.report.page import png
+    from kaffee.report.theory_figures import describe_diagnosis as describe
+    from kaffee.report.theory_figures import diagnosis_figure as figure
+    from kaffee.report.theory_figures import diagnosis_table as table
+    from kaffee.theory.diagnosis import diagnose as diagnose_model
 
     stage = finished_stage(run, core=core)
     settings, reconstruction, standard = stage.settings, stage.reconstruction, stage.standard

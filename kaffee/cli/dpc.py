@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli.recordings import OwnCore
+from kaffee.cli.options import OwnCore
 
 if TYPE_CHECKING:
-    from kaffee.dpc import Certifier
-    from kaffee.evaluation import Reference
+    from kaffee.certification.fidelity import Reference
+    from kaffee.theory.dpc import Certifier
 
 
 def dpc(
@@ -31,13 +31,14 @@ def dpc(
     from rich.console import Console
 
     from kaffee.cli.finished import finished_stage
-    from kaffee.cli.progress import TrainingProgress
-    from kaffee.config import override, update
-    from kaffee.dpc import GapLog, find_gaps, fixed_score
-    from kaffee.dpc.report import describe, log_table, tradeoff_figure
-    from kaffee.methods import get_method
-    from kaffee.report.html import png
-    from kaffee.store import write_atomically, write_json
+    from kaffee.filtering.likelihood import get_method
+    from kaffee.fitting.config import override, update
+    from kaffee.progress import TrainingProgress
+    from kaffee.records import write_atomically, write_json
+    from kaffee.report.page import png
+    from kaffee.report.theory_figures import describe_gaps as describe
+    from kaffee.report.theory_figures import log_table, tradeoff_figure
+    from kaffee.theory.dpc import GapLog, find_gaps, fixed_score
     from kaffee.training.adaptation import adapt
 
     prior = finished_stage(run, "prior", core)
@@ -77,7 +78,7 @@ def dpc(
 
 def _certifier(source: Any, settings: Any, standard: Any, scaler: Any, recursion: Any) -> "Certifier":
     """Against the truth where the data are simulated, else against the recording."""
-    from kaffee.dpc import Certifier
+    from kaffee.theory.dpc import Certifier
 
     if source.system is None:
         return Certifier.from_series(standard)
@@ -87,8 +88,8 @@ def _certifier(source: Any, settings: Any, standard: Any, scaler: Any, recursion
 def _reference(source: Any, settings: Any, scaler: Any) -> "Reference":
     from dataclasses import replace
 
-    from kaffee.evaluation import Protocol, simulate_reference
-    from kaffee.systems import get_system
+    from kaffee.certification.fidelity import Protocol, simulate_reference
+    from kaffee.systems.catalogue import get_system
 
     simulation = settings.simulation
     reference = simulate_reference(

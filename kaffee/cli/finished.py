@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kaffee.checkpoint import Reconstruction
-    from kaffee.data import Series
-    from kaffee.fitting import Fit
-    from kaffee.settings import FitSettings
-    from kaffee.sources import Loaded, Source
+    from kaffee.checkpoint.reconstruction import Reconstruction
+    from kaffee.data.series import Series
+    from kaffee.fitting.pipeline import Fit
+    from kaffee.fitting.run import Loaded, Source
+    from kaffee.fitting.settings import FitSettings
 
 
 class FinishedStage(NamedTuple):
@@ -52,13 +52,12 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     """
     from dataclasses import replace
 
-    from kaffee.data.overlap import training_rows_note
+    from kaffee.data.gaps import training_rows_note
     from kaffee.errors import CheckpointError
-    from kaffee.fitting import fit
+    from kaffee.fitting.initial_core import core_option, own_core
+    from kaffee.fitting.pipeline import fit
+    from kaffee.fitting.run import RunFolder, Source, check_unchanged, load_source, title_of
     from kaffee.inference.matching import matched
-    from kaffee.runs import RunFolder
-    from kaffee.sources import Source, check_unchanged, load_source, title_of
-    from kaffee.starting import core_option, own_core
 
     folder = RunFolder(run)
     settings, record = folder.settings(), folder.record()
@@ -89,7 +88,7 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
 
 def _read_like(source: "Source", files: list[str]) -> "Series":
     """Files read as those of a run, if they have the columns that it names."""
-    from kaffee.data import read_series
+    from kaffee.data.reading import read_series
     from kaffee.errors import DataError
 
     try:
@@ -104,7 +103,7 @@ def _read_like(source: "Source", files: list[str]) -> "Series":
 def place_for(folder: Path, fingerprint: str) -> Path:
     """The folder for a certificate on these data: with a number where other data of the same name have theirs."""
     from kaffee.errors import CheckpointError
-    from kaffee.report.compared import read_certificate
+    from kaffee.report.compare import read_certificate
 
     place, number = folder, 1
     while (place / "certificate.json").exists():
@@ -128,9 +127,8 @@ def finished_stage(run: Path, stage: str | None = None, core: str | None = None)
         CheckpointError: There is no run, or the stage is not finished.
     """
     from kaffee.errors import CheckpointError
-    from kaffee.runs import RunFolder
-    from kaffee.sources import Source, check_unchanged, load_source
-    from kaffee.starting import core_option, own_core
+    from kaffee.fitting.initial_core import core_option, own_core
+    from kaffee.fitting.run import RunFolder, Source, check_unchanged, load_source
 
     folder = RunFolder(run)
     settings, record = folder.settings(), folder.record()

@@ -1,18 +1,153 @@
-"""`kaffee fit` and `kaffee resume`."""
+"""How every run ends: certified on held-out data, with a report in its folder."""
 
+import hashlib
 import json as json_module
 import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from kaffee.cli.recordings import RecordingColumn, TimeColumn, TimeTolerance, reading_options
+from kaffee.cli.options import RecordingColumn, TimeColumn, TimeTolerance, reading_options
 
 if TYPE_CHECKING:
-    from kaffee.settings import FitSettings
-    from kaffee.sources import Loaded, Source
-    from kaffee.suggestion import Suggested
+    from kaffee.fitting.defaults import Suggested
+    from kaffee.fitting.pipeline import Fit, Stage
+    from kaffee.fitting.run import Loaded, RunFolder, Source
+    from kaffee.fitting.settings import FitSettings
+    from kaffee.report.page import Report
+    from kaffee.tables import Table
+
+
+class Conclusion(NamedTuple):
+    """What is known of a run at its end: JSON values, tables for a terminal, and where the page is."""
+
+    stages: "tuple[Stage, Stage]"
+    checks: dict[str, Any]
+    certificate: Mapping[str, Any]
+    tables: "Sequence[Table]"
+    page: Path
+
+
+def conclude(
+    output: Path,
+    result: "Fit",
+    loaded: "Loaded",
+    *,
+    title: str,
+    quiet: bool,
+    json: bool,
+    doubt: str = "",
+) -> None:
+    """Certify, write checks, certificate, pictures and page to a folder, and say what was found.
+
+    Args:
+        doubt: Why the held-out data are not held out, if so.
+    """
+    from rich.console import Console
+
+    from kaffee.records import write_atomically, write_json
+    from kaffee.report.fit_report import report_fit
+    from kaffee.report.page import png
+    from kaffee.report.sections import stored_certificate, verdict_table
+
+    console = Console(stderr=True)
+
+    def watch(stage: str) -> None:
+        if not quiet:
+            console.print(f"Certifying: {stage} ...", markup=False)
+
+    if doubt:
+        console.print(f"warning: {doubt}", style="yellow", markup=False, soft_wrap=True)
+    command = shlex.join(["kaffee", *sys.argv[1:]])
+    report = report_fit(result, title=title, command=command, truth=loaded.truth, watch=watch)
+    stages = (result.prior, result.fitted)
+    tables = [report.table, verdict_table(report.certificate)]
+    checks = {name: check.to_dict() for name, check in report.checks.items()}
+    certificate = stored_certificate(report.certificate)
+    certificate["about"] |= {"warning": doubt} if doubt else {}
+    certificate["conclusion"] = {
+        "made_of": made_of(stages, result.settings, loaded),
+        "tables": [table.to_record() for table in tables],
+    }
+    write_json(output / "checks.json", checks)
+    for name, figure in report.pictures.items():
+        write_atomically(output / f"{name}.png", png(figure))
+    page = output / "report.html"
+    write_atomically(page, _doubted(report.page, doubt).to_html().encode())
+    # Last, since who finds it takes all else for done.
+    write_json(output / "certificate.json", certificate)
+    show(Conclusion(stages, checks, certificate, tables, page), json=json)
+
+
+def stored_conclusion(folder: "RunFolder", settings: "FitSettings", loaded: "Loaded") -> Conclusion | None:
+    """What a finished run concluded, if it was this version that did so, from the models and data that are there."""
+    from kaffee.errors import CheckpointError
+    from kaffee.records import read_json
+    from kaffee.report.compare import read_certificate
+    from kaffee.tables import Table
+
+    page = folder.path / "report.html"
+    prior, fitted = (folder.finished(name) for name in ("prior", settings.method))
+    if prior is None or fitted is None or not page.exists():
+        return None
+    try:
+        certificate = read_certificate(folder.path)
+        checks = read_json(folder.path / "checks.json", "check")
+        made, tables = (certificate["conclusion"][key] for key in ("made_of", "tables"))
+        tables = [Table(**table) for table in tables]
+        same = made == made_of((prior, fitted), settings, loaded)
+    except (CheckpointError, KeyError, TypeError):
+        return None
+    return Conclusion((prior, fitted), checks, certificate, tables, page) if same else None
+
+
+def made_of(stages: "tuple[Stage, Stage]", settings: "FitSettings", loaded: "Loaded") -> dict[str, Any]:
+    """What decides a conclusion: models, data, the user's code if there is any, and the version that looked at them."""
+    from kaffee import __version__
+    from kaffee.fitting.initial_core import is_own
+    from kaffee.inference.online import fingerprint
+
+    start = settings.core.start
+    own = Path(start.rpartition(":")[0]).read_bytes() if start is not None and is_own(start) else b""
+    return {
+        "kaffee": __version__,
+        "models": [fingerprint(stage.reconstruction) for stage in stages],
+        "data": loaded.series.fingerprint,
+        "core": hashlib.sha256(own).hexdigest(),
+    }
+
+
+def show(found: Conclusion, *, json: bool) -> None:
+    """Tables, why checks did not pass and the name of the page, or JSON."""
+    from rich.console import Console
+
+    from kaffee.report.deciding import reasons
+
+    if json:
+        typer.echo(json_module.dumps({**found.checks, "axes": found.certificate["axes"]}, indent=2))
+        return
+    for table in found.tables:
+        Console().print(table)
+    for line in reasons(found.certificate["verdicts"]):
+        typer.echo(line)
+    typer.echo(f"Report: {found.page}")
+
+
+def _doubted(page: "Report", doubt: str) -> "Report":
+    """The page with a warning on its first screen and in its provenance."""
+    if not doubt:
+        return page
+    return replace(
+        page, subtitle=f"{page.subtitle}. Warning: {doubt}", provenance={**page.provenance, "warning": doubt}
+    )
+
+
+# `kaffee fit` and `kaffee resume`.
+
 
 Data = Annotated[list[str] | None, typer.Argument(help="Files (each a recording), or the name of a system.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")]
@@ -26,8 +161,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 def numbers(pairs: list[str]) -> dict[str, Any]:
     """`name=value` options as numbers."""
-    from kaffee.config import parse_override
     from kaffee.errors import ConfigError
+    from kaffee.fitting.config import parse_override
 
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -72,12 +207,12 @@ def fit(
     Takes windows, latent size and schedule from the data, pretrains a core by teacher forcing, makes it probabilistic,
     certifies it on held-out data and writes a report. Running the same command again continues where it stopped.
     """
-    from kaffee.config import merge, parse_override, read_toml, to_toml, update
     from kaffee.errors import ConfigError
-    from kaffee.settings import FitSettings
-    from kaffee.sources import load_source, parse_source
-    from kaffee.starting import absolute
-    from kaffee.suggestion import settings_for, suggest
+    from kaffee.fitting.config import merge, parse_override, read_toml, to_toml, update
+    from kaffee.fitting.defaults import settings_for, suggest
+    from kaffee.fitting.initial_core import absolute
+    from kaffee.fitting.run import load_source, parse_source
+    from kaffee.fitting.settings import FitSettings
 
     given: dict[str, Any] = {} if config is None else read_toml(config)
     for text in set_ or []:
@@ -107,7 +242,7 @@ def fit(
 
 def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
     """What the data suggest, and what was said instead."""
-    from kaffee.config import value_at
+    from kaffee.fitting.config import value_at
 
     typer.echo("Settings from the data (--set KEY=VALUE changes one, --paper takes the paper's):", err=True)
     for each in suggested:
@@ -120,8 +255,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")], quiet: Quiet = False, json: Json = False
 ) -> None:
     """Continue an interrupted fit from its folder alone."""
-    from kaffee.runs import RunFolder
-    from kaffee.sources import Source, load_source
+    from kaffee.fitting.run import RunFolder, Source, load_source
 
     folder = RunFolder(run)
     source, settings = Source.from_dict(folder.record()["data"].get("source")), folder.settings()
@@ -129,10 +263,9 @@ def resume(
 
 
 def _run(output: Path, settings: "FitSettings", source: "Source", loaded: "Loaded", **how: bool) -> None:
-    from kaffee.config import to_dict
-    from kaffee.runs import RunFolder
-    from kaffee.sources import check_unchanged, title_of
-    from kaffee.starting import is_own, own_core
+    from kaffee.fitting.config import to_dict
+    from kaffee.fitting.initial_core import is_own, own_core
+    from kaffee.fitting.run import RunFolder, check_unchanged, title_of
 
     start = settings.core.start
     own = own_core(start, loaded.series.num_coordinates) if start is not None and is_own(start) else None
@@ -159,12 +292,11 @@ def execute(
     """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
     from rich.console import Console
 
-    from kaffee.certification.shortage import shortage
-    from kaffee.cli.conclusion import conclude, show, stored_conclusion
-    from kaffee.cli.progress import TrainingProgress
-    from kaffee.fitting import fit as fit_series
-    from kaffee.sources import short_recordings, summary
-    from kaffee.starting import is_own
+    from kaffee.certification.certificate import shortage
+    from kaffee.fitting.initial_core import is_own
+    from kaffee.fitting.pipeline import fit as fit_series
+    from kaffee.fitting.run import short_recordings, summary
+    from kaffee.progress import TrainingProgress
 
     console = Console(stderr=True)
     if not quiet:

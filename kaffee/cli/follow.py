@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from kaffee.cli.recordings import model_at
+from kaffee.cli.options import model_at
 
 BROKEN_LINES = 3
 
@@ -26,11 +26,10 @@ def follow_input(
     """Filter standard input until it ends, nobody listens, or Ctrl-C; all three are a good end.
 
     Args:
-        how: Options of `kaffee.inference.following.follow`.
+        how: Options of `kaffee.inference.stream.follow`.
     """
-    from kaffee.inference.following import follow
     from kaffee.inference.online import OnlineFilter
-    from kaffee.inference.stream import Interruptible
+    from kaffee.inference.stream import Interruptible, follow
 
     online = OnlineFilter(model_at(run, core), gate=gate, patience=patience)
     if state is not None and (state / "online.json").exists():

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from kaffee.cli import recordings
-from kaffee.cli.recordings import (
+from kaffee.cli import options as recordings
+from kaffee.cli.options import (
     AnyStep,
     Columns,
     Files,
@@ -46,7 +46,7 @@ def forecast(
 
     Columns for each coordinate x: x_mean, x_std and quantiles of the ensemble.
     """
-    from kaffee.inference import forecast as forecast_recordings
+    from kaffee.inference.ensembles import forecast as forecast_recordings
 
     recordings.check_output(output, files)
     levels = recordings.levels_of(quantiles)
@@ -85,7 +85,7 @@ def run_free(
     json: Json = False,
 ) -> None:
     """Let a trained model run freely, in the units of its data; `kaffee simulate` does the same for a true system."""
-    from kaffee.inference import simulate
+    from kaffee.inference.ensembles import simulate
 
     recordings.check_output(output)
     model = recordings.model_at(run, core)

@@ -1,14 +1,37 @@
 """The entry point: collects the commands and prints errors for people."""
 
+import re
 import sys
 import warnings
+from importlib.metadata import entry_points
 from typing import Any
 
 import typer
 
-from kaffee.cli import about, adapt, bench, diagnose, dpc, fit, inference, models, quickstart, report, systems, zeroshot
-from kaffee.cli.wording import as_options
+from kaffee.cli import about, adapt, diagnose, dpc, fit, models, quickstart, zeroshot
+from kaffee.cli import certify as report
+from kaffee.cli import infer as inference
+from kaffee.cli import simulate as systems
 from kaffee.errors import KaffeeError
+
+_OPTIONS = {"time_column": "--time-column", "recording_column": "--recording-column", "columns": "--columns"}
+_OPTIONS |= {"time_tolerance": "--time-tolerance", "any_step": "--any-step"}
+_KEYWORD = re.compile(rf"\b({'|'.join(_OPTIONS)})=(False\b|'[^']*'|[\d.]*\d)?")
+
+
+def as_options(message: str) -> str:
+    """Keywords of readers as options.
+
+    >>> as_options("Raise time_tolerance=, or pass time_column=False or time_column='Zeit'.")
+    "Raise --time-tolerance, or pass --time-column none or --time-column 'Zeit'."
+    """
+
+    def option(found: re.Match[str]) -> str:
+        value = found[2] or ""
+        return f"{_OPTIONS[found[1]]} {'none' if value == 'False' else value}".strip()
+
+    return _KEYWORD.sub(option, message)
+
 
 INTERRUPTED = 130
 
@@ -25,7 +48,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if version:
-        from kaffee._version import __version__
+        from kaffee import __version__
 
         typer.echo(__version__)
         raise typer.Exit
@@ -45,8 +68,10 @@ app.command("adapt")(adapt.adapt)
 app.command("zeroshot")(zeroshot.zeroshot)
 app.command("doctor")(about.doctor)
 app.command("cite")(about.cite)
-app.add_typer(bench.app, name="bench")
 app.add_typer(models.app, name="models")
+# Groups of commands from above this layer (`kaffee bench`, from `kaffee.paper`) or from other packages.
+for _group in entry_points(group="kaffee.commands"):
+    app.add_typer(_group.load(), name=_group.name)
 
 
 _show_with_code = warnings.showwarning

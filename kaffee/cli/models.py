@@ -16,8 +16,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def list_models(json: Json = False) -> None:
     """List the known models, where they are on this machine, and whose they are."""
-    from kaffee.dynamix.hub import KNOWN, locate
     from kaffee.errors import CheckpointError
+    from kaffee.foundation.hub import locate
+    from kaffee.foundation.weights import KNOWN
 
     rows: list[dict[str, Any]] = []
     for name, release in KNOWN.items():
@@ -46,8 +47,8 @@ def pull(
     ] = False,
 ) -> None:
     """Bring a model to this machine: from its authors' hub (https), or from a path."""
-    from kaffee.dynamix.hub import DEFAULT, KNOWN
-    from kaffee.dynamix.hub import pull as bring
+    from kaffee.foundation.hub import pull as bring
+    from kaffee.foundation.weights import DEFAULT, KNOWN
 
     located = bring(name or DEFAULT, source=source, force=force)
     release, weights = KNOWN[name or DEFAULT], located.read()
@@ -61,7 +62,8 @@ def show(
     name: Annotated[str | None, typer.Argument(help="A model, a weight file or a folder.")] = None, json: Json = False
 ) -> None:
     """Show a model on this machine: sizes, gate noise, temperatures, checksum, licence."""
-    from kaffee.dynamix.hub import DEFAULT, KNOWN, locate
+    from kaffee.foundation.hub import locate
+    from kaffee.foundation.weights import DEFAULT, KNOWN
 
     located = locate(name or DEFAULT)
     weights = located.read()

@@ -19,11 +19,10 @@ def quickstart(
     The same as `kaffee fit lorenz63` with more data. About three minutes on two cores.
     """
     from kaffee.cli.fit import execute
-    from kaffee.config import merge, parse_override, update
-    from kaffee.runs import RunFolder
-    from kaffee.settings import FitSettings
-    from kaffee.sources import Source, load_source
-    from kaffee.suggestion import settings_for
+    from kaffee.fitting.config import merge, parse_override, update
+    from kaffee.fitting.defaults import settings_for
+    from kaffee.fitting.run import RunFolder, Source, load_source
+    from kaffee.fitting.settings import FitSettings
 
     given: dict[str, Any] = {"seed": seed}
     for text in SETTINGS:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kaffee.cli.context import SYSTEM_CONTEXT, Download, context_series, foundation_model
-from kaffee.cli.recordings import check_output
+from kaffee.cli.options import check_output
 
 
 def zeroshot(
@@ -35,10 +35,11 @@ def zeroshot(
     import jax
     import numpy as np
 
-    from kaffee.data import Series, write_series
-    from kaffee.dynamix.forecasting import zero_shot
+    from kaffee.data.series import Series
+    from kaffee.data.writing import write_series
     from kaffee.errors import ConfigError, KaffeeError
-    from kaffee.rollout import DIVERGENCE_BOUND
+    from kaffee.filtering.rollout import DIVERGENCE_BOUND
+    from kaffee.foundation.forecasting import zero_shot
 
     check_output(output, [data])
     series = context_series(data, columns, SYSTEM_CONTEXT if context is None else context).series

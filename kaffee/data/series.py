@@ -11,10 +11,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from kaffee.data.origin import NUMBERED, Origin
 from kaffee.data.scaler import Scaler
-from kaffee.data.timeaxis import check_same_step, mean_step, regularise_time
-from kaffee.data.validate import (
+from kaffee.data.timeaxis import NUMBERED, Origin, check_same_step, mean_step, regularise_time
+from kaffee.data.validation import (
     as_recordings,
     check_any_observed,
     check_columns,

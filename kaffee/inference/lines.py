@@ -1,14 +1,113 @@
-"""One line of a stream as a reading: numbers between delimiters, or JSON. Broken lines say what is wrong with them."""
+"""The clock of a stream: how many steps of the model lie between its lines."""
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import numpy as np
+from scipy.special import ndtri
+
+from kaffee.data.columns import check_levels, quantile_name
 from kaffee.data.readers.text import parse_number
 from kaffee.data.timeaxis import is_time_name, shown
-from kaffee.data.validate import quoted
+from kaffee.data.validation import quoted
 from kaffee.errors import DataError
+from kaffee.filtering.outcome import QUANTITIES
+from kaffee.inference.matching import STEP_TOLERANCE
+from kaffee.inference.results import Estimate
+
+MOST_SKIPPED = 10_000
+"""Steps without a line that are filled in; after more of them nothing is left of what was known."""
+JITTER = 0.05
+"""Steps by which a time may be off, as in recordings; a clock that runs a little fast or slow adds to it."""
+
+
+class Clock:
+    """Counts steps from time to time; a reading without a time is one of them, or one more.
+
+    A time that does not fit breaks its line and is kept in mind: if the next one fits to it, the clock was set anew.
+
+    Args:
+        step: Time of one step; None: all lines are one step each, whatever their times are.
+        time: The last that was told, if any.
+        steps_since_time: Steps that were taken since then.
+    """
+
+    def __init__(self, step: float | None, time: float | None = None, steps_since_time: int = 0) -> None:
+        self._step, self.time, self.steps_since_time = step, time, steps_since_time
+        self._odd: float | None = None
+        self._steps_since_odd = 0
+
+    def misses(self, time: Any) -> bool:
+        """Whether steps are counted by times, and this is none."""
+        return self._step is not None and self.time is not None and _number(time) is None
+
+    def tick(self) -> None:
+        """One step, at a time that nobody told."""
+        self.steps_since_time += self.time is not None
+        self._steps_since_odd += 1
+
+    def skipped(self, time: Any) -> int:
+        """How many steps were left out before the one of this time.
+
+        Raises:
+            BrokenLine: if its time does not lie whole steps ahead, or too many of them.
+        """
+        now = _number(time)
+        if now is None or self._step is None:
+            self.tick()
+            return 0
+        left_out = 0 if self.time is None else self._left_out(self.time, self.steps_since_time, now)
+        if isinstance(left_out, str):
+            anew = left_out if self._odd is None else self._left_out(self._odd, self._steps_since_odd, now)
+            if isinstance(anew, str):
+                self._odd, self._steps_since_odd = now, 0
+                raise BrokenLine(left_out)
+            left_out = self._left_out_since_set(anew, now)
+        self.time, self.steps_since_time, self._odd = now, 0, None
+        return left_out
+
+    def _left_out(self, before: float, taken: int, now: float) -> int | str:
+        """Steps between two times that were not taken yet, or what is wrong."""
+        assert self._step is not None
+        if now <= before:
+            return f"time {'repeats' if now == before else 'goes back'}: {now:.12g} after {before:.12g}"
+        ratio = (now - before) / self._step
+        if not ratio - 1.5 < MOST_SKIPPED + taken:
+            return f"time jumps by {ratio:.6g} steps, from {before:.12g} to {now:.12g}; {MOST_SKIPPED} can be filled in"
+        steps = round(ratio)
+        # times of large magnitude (seconds since 1970) carry rounding of their own
+        rounding = 4.0 * math.ulp(max(abs(now), abs(before))) / self._step
+        if steps < 1 or abs(ratio - steps) > JITTER + STEP_TOLERANCE * steps + rounding:
+            return f"time goes on by {ratio:.6g} steps, no whole number, from {before:.12g} to {now:.12g}"
+        return max(steps - 1 - taken, 0)
+
+    def _left_out_since_set(self, anew: int, now: float) -> int:
+        """Steps left out after the clock was set: ahead by so much, or back by nobody knows what."""
+        assert self._step is not None
+        assert self.time is not None
+        ahead = (now - self.time) / self._step
+        if ahead < 1.0:
+            return anew
+        taken = 1 + self.steps_since_time
+        return max(round(min(ahead, MOST_SKIPPED + taken)) - taken, 0)
+
+
+def _number(time: Any) -> float | None:
+    """A time as a number, ISO 8601 as seconds since 1970; None for what is neither."""
+    if isinstance(time, str):
+        try:
+            stamp = datetime.fromisoformat(time)
+        except ValueError:
+            return None
+        return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
+    return None if time is None else float(time)
+
+
+# One line of a stream as a reading: numbers between delimiters, or JSON. Broken lines say what is wrong with them.
+
 
 NAN = math.nan
 
@@ -153,3 +252,53 @@ def _plain(time: Any) -> Any:
         return time if math.isfinite(time) else None
     except OverflowError:  # a whole number of hundreds of digits
         return None
+
+
+# Beliefs as JSON lines, fast: one template for all rows, and care only where a number is not finite.
+
+
+DIGITS = {"float32": 9, "float64": 17}
+"""Significant digits that bring every number of a type back."""
+
+
+class LineWriter:
+    """Writes the rows of estimates as flat JSON objects whose keys are the columns of `kaffee filter`.
+
+    Beside them, only where there is something to say: `rejected`, the names of readings that were not believed;
+    `restarted`, true where the belief started anew; `fault`, why.
+
+    Args:
+        levels: Quantiles of the signal that are written, too.
+    """
+
+    def __init__(self, columns: Sequence[str], dtype: str, levels: Sequence[float] = ()) -> None:
+        self.columns = tuple(columns)
+        self.levels = check_levels(levels)
+        kinds = ["mean", "std", *map(quantile_name, self.levels), "predicted_mean", "predicted_std"]
+        keys = [f"{name}_{kind}" for name in columns for kind in kinds] + ["log_likelihood", "nis"]
+        self._keys = [json.dumps(key) for key in keys]
+        self._number = f"%.{DIGITS[dtype]}g"
+        self._template = ", ".join(f"{key.replace('%', '%%')}: {self._number}" for key in self._keys)
+
+    def encode(self, estimate: Estimate) -> Iterator[str]:
+        """The fields of every row, without the braces around them."""
+        quantiles = [estimate.mean + ndtri(level) * estimate.std for level in self.levels]
+        predicted = [estimate.predicted_mean, estimate.predicted_std]
+        fields = np.stack([estimate.mean, estimate.std, *quantiles, *predicted], axis=-1)
+        tail = np.stack([estimate.log_likelihood, estimate.nis], axis=-1)
+        table = np.concatenate([fields.reshape(len(fields), -1), tail], axis=1)
+        plain = np.isfinite(table).all(axis=1) & ~estimate.rejected.any(axis=1) & ~estimate.restarted
+        for i, (row, is_plain) in enumerate(zip(table.tolist(), plain.tolist(), strict=True)):
+            yield self._template % tuple(row) if is_plain else self._careful(row, estimate, i)
+
+    def _careful(self, row: list[float], estimate: Estimate, i: int) -> str:
+        numbers = [self._number % value if np.isfinite(value) else "null" for value in row]
+        parts = [f"{key}: {number}" for key, number in zip(self._keys, numbers, strict=True)]
+        notes: dict[str, Any] = {}
+        if estimate.rejected[i].any():
+            notes["rejected"] = [name for name, bad in zip(self.columns, estimate.rejected[i], strict=True) if bad]
+        if estimate.restarted[i]:
+            notes["restarted"] = True
+        if estimate.faults[i]:
+            notes["fault"] = QUANTITIES[estimate.faults[i]]
+        return ", ".join(parts + [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in notes.items()])

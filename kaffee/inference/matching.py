@@ -3,9 +3,9 @@
 import warnings
 from dataclasses import replace
 
-from kaffee.checkpoint import Reconstruction
+from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
-from kaffee.data.validate import check_columns, quoted
+from kaffee.data.validation import check_columns, quoted
 from kaffee.errors import DataError
 
 STEP_TOLERANCE = 0.01

@@ -1,7 +1,5 @@
-"""Metrics: each its own function with its equation, on plain arrays."""
+"""Metrics on plain arrays, each with its equation."""
 
-from kaffee.metrics.geometry import d_stsp_histogram as d_stsp_histogram
-from kaffee.metrics.geometry import d_stsp_kernel as d_stsp_kernel
-from kaffee.metrics.geometry import d_stsp_mixture as d_stsp_mixture
-from kaffee.metrics.spectra import d_hellinger as d_hellinger
-from kaffee.metrics.spectra import power_spectrum as power_spectrum
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

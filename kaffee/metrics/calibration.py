@@ -2,7 +2,7 @@
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import ndtri
+from scipy.special import bdtrik, chdtri, kolmogi, ndtri
 
 from kaffee.errors import ConfigError
 
@@ -34,3 +34,49 @@ def normalised_nis(nis: Float[np.ndarray, " T"], num_observed: Float[np.ndarray,
     """
     total = float(np.sum(np.broadcast_to(num_observed, np.shape(nis))))
     return float(np.sum(nis)) / total if total else float("nan")
+
+
+# What chance alone does to a right model: limits that grow as readings get fewer.
+
+
+CONFIDENCE = 0.99
+
+
+def share(num: int) -> float:
+    """The probability with which each of `num` independent numbers keeps its limits, so that all of them do."""
+    return float(CONFIDENCE ** (1.0 / max(num, 1)))
+
+
+def normal(num: int) -> float:
+    """The limit of |standard normal|.
+
+    >>> round(normal(1), 2), round(normal(100), 2)
+    (2.58, 3.89)
+    """
+    return float(ndtri(0.5 + 0.5 * share(num)))
+
+
+def ks_limit(count: float, num: int) -> float:
+    """Of the Kolmogorov-Smirnov distance of `count` values from their distribution."""
+    return float(kolmogi(1.0 - share(num)) / np.sqrt(count))
+
+
+def variance_limits(count: float, num: int) -> tuple[float, float]:
+    """Of the mean of `count` squares of standard normal numbers: quantiles of chi-square / `count`.
+
+    >>> [round(limit, 3) for limit in variance_limits(1000, 1)]
+    [0.889, 1.119]
+    """
+    tail = 0.5 - 0.5 * share(num)
+    return float(chdtri(count, 1.0 - tail)) / count, float(chdtri(count, tail)) / count
+
+
+def coverage_limits(level: float, count: float, num: int) -> tuple[float, float]:
+    """Of the share of `count` readings inside bands of probability `level`: quantiles of the binomial distribution.
+
+    >>> [round(limit, 3) for limit in coverage_limits(0.9, 100, 1)]
+    [0.82, 0.97]
+    """
+    n, tail = max(int(count), 1), 0.5 - 0.5 * share(num)
+    low, high = (float(np.ceil(np.nan_to_num(bdtrik(q, n, level)))) for q in (tail, 1.0 - tail))
+    return low / n, min(high, n) / n

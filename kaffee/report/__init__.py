@@ -1,1 +1,1 @@
-"""Figures and reports: one self-contained HTML file per result."""
+"""Pages and figures, drawn from stored results."""

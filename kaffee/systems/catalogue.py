@@ -1,8 +1,10 @@
 """The systems of the paper by name: parameters, steps, burn-ins and starting points as data."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from kaffee.errors import ConfigError, unknown
@@ -213,3 +215,31 @@ def _number(name: str, entry: _Entry, key: str, value: Any) -> float:
 def _lorenz96_start(N: int, F: float) -> tuple[float, ...]:
     """The unstable rest state z_i = F, pushed off it by a ripple without any symmetry of the ring."""
     return tuple(F + 0.01 * math.cos(i) for i in range(N))
+
+
+# Measured Lyapunov exponents of the catalogue; made by `kaffee systems --measure --json`.
+
+
+def measure_system(system: System, num_steps: int) -> dict[str, Any]:
+    """The Lyapunov spectrum of a system's flow along its own attractor; JSON values."""
+    # Imported here: names of systems are listed without loading JAX programs.
+    from kaffee.metrics.lyapunov import lyapunov_spectrum
+
+    spectrum = lyapunov_spectrum(system, num_steps=num_steps)
+    dimension = spectrum.kaplan_yorke_dimension
+    return {
+        "exponents": [round(float(x), 5) for x in spectrum.exponents],
+        "standard_errors": [round(float(x), 5) for x in spectrum.standard_errors],
+        "sum_positive": round(spectrum.sum_positive, 5),
+        "kaplan_yorke_dimension": round(dimension, 4) if dimension == dimension else None,
+        "num_steps": spectrum.num_steps,
+    }
+
+
+def stored_measurements() -> dict[str, dict[str, Any]]:
+    """The stored measurements by system name.
+
+    >>> round(stored_measurements()["lorenz63"]["exponents"][0], 1)
+    0.9
+    """
+    return json.loads(files("kaffee.systems").joinpath("measured.json").read_text(encoding="utf-8"))

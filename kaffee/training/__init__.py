@@ -1,1 +1,1 @@
-"""Training: teacher forcing, adaptation, and the one loop under both."""
+"""Training: teacher forcing, adaptation through the filter, and the one loop they share."""

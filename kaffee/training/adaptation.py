@@ -10,18 +10,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kaffee.data.series import Series
-from kaffee.data.windows import WindowBatch
+from kaffee.data.windows import WindowBatch, padded, training_windows
 from kaffee.errors import ConfigError
-from kaffee.methods import Method
-from kaffee.objectives import Gradient, Score, window_nll
-from kaffee.recursion import Recursion
-from kaffee.ssm import StateSpaceModel
-from kaffee.training.confine import confined
+from kaffee.filtering.likelihood import Gradient, Method, Score, window_nll
+from kaffee.filtering.recursion import Recursion
+from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.forcing import Forcing, run_forced
-from kaffee.training.guard import FreeRunGuard
+from kaffee.training.guard import FreeRunGuard, confined
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
-from kaffee.training.sampling import padded, training_windows
 
 CALIBRATION = Optimiser("adam", learning_rate=5e-2, final_learning_rate=1e-3, clip_norm=2.0)
 
@@ -38,8 +35,8 @@ class Adaptation:
             is the embedding with covariance 0: the noisy first row is taken for the state (appendix A.2).
         gradient: "adjoint" (hand-derived) or "autodiff".
         confine: Confine the trained core to the range of filtered training states, widened on both sides by this
-            fraction of it, so that free runs stay bounded (see `kaffee.training.confine`); None: leave it free.
-        segment: See `kaffee.objectives.run_terms`; for windows that do not fit in memory.
+            fraction of it, so that free runs stay bounded (see `kaffee.training.guard`); None: leave it free.
+        segment: See `kaffee.filtering.likelihood.run_terms`; for windows that do not fit in memory.
         calibration: Updates of the shell alone that follow, by `CALIBRATION`. While the core learns, the scales of the
             noise lag behind what it has learnt: Adam moves their logarithms by no more than the sum of its rates. None:
             no such updates, as in the paper.

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from kaffee.cores.core import Core
 from kaffee.errors import ConfigError
-from kaffee.observation import ObservationMap
-from kaffee.recursion import Observations, observations_of
-from kaffee.ssm import StateSpaceModel
+from kaffee.filtering.recursion import Observations, observations_of
+from kaffee.model.core import Core
+from kaffee.model.observation import ObservationMap
+from kaffee.model.statespace import StateSpaceModel
 
 
 @dataclass(frozen=True)

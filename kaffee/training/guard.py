@@ -15,12 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, pieces
 from kaffee.data.series import Series
-from kaffee.data.stretches import complete, complete_rows, constant_columns, evenly, pieces
+from kaffee.data.windows import training_windows
+from kaffee.filtering.recursion import Recursion
+from kaffee.filtering.rollout import core_key_of, free_run
+from kaffee.filtering.sweep import run_filter
 from kaffee.metrics.geometry import d_stsp_kernel
 from kaffee.metrics.trapping import Extent
-from kaffee.rollout import core_key_of, free_run
-from kaffee.ssm import StateSpaceModel
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.wrappers import Confined
 from kaffee.training.update import GuardState, TrainState
 
 FACTOR, MARGIN = 2.0, 0.25
@@ -56,7 +60,7 @@ class FreeRunGuard:
     """Looks at free runs of the core from rows of a standardised series.
 
     A run that diverges, or that stays in a part of the attractor or at rest at its end (`kaffee.metrics.trapping`), is
-    lost; the distance is D_stsp of all others together from the rows of the series (`kaffee.metrics.d_stsp_kernel`).
+    lost; the distance is D_stsp of all others together from the rows of the series (`metrics.geometry.d_stsp_kernel`).
 
     Args:
         finish: What becomes of a model when training ends; its core is looked at like that.
@@ -131,3 +135,38 @@ def go_back(state: TrainState, kept: TrainState) -> TrainState:
         return state.parameters, state.optimiser
 
     return eqx.tree_at(both, state, jax.tree.map(choose, both(state), both(kept)))
+
+
+# Bounded rollouts: the box of filtered training states around a trained core.
+
+
+NUM_WINDOWS = 64
+WINDOW_ROWS = 256
+
+
+def state_range(
+    model: StateSpaceModel, series: Series, recursion: Recursion, *, seed: int = 0
+) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
+    """Lowest and highest filtered mean of every latent coordinate over windows of a standardised series.
+
+    Steps at which the filter fails do not count; a coordinate without any other is unbounded.
+    """
+    sampler = training_windows(series, min(WINDOW_ROWS, max(series.lengths)), model.dtype)
+    batch = sampler.sample(jax.random.key(seed), NUM_WINDOWS)
+    means = np.asarray(run_filter(model.exact(), batch.observations, batch.mask, recursion).mean)
+    means = means.reshape(-1, means.shape[-1])
+    finite = np.isfinite(means)
+    known = finite.any(axis=0)
+    low = np.where(known, np.where(finite, means, np.inf).min(axis=0), -np.inf)
+    high = np.where(known, np.where(finite, means, -np.inf).max(axis=0), np.inf)
+    return low, high
+
+
+def confined(model: StateSpaceModel, series: Series, recursion: Recursion, *, margin: float = 0.25) -> StateSpaceModel:
+    """The model with its core confined to the range of filtered states, widened by `margin` of it on both sides."""
+    low, high = state_range(model, series, recursion)
+    with np.errstate(invalid="ignore"):
+        width = np.where(np.isfinite(high - low), margin * (high - low), 0.0)
+    core = model.core.inner if isinstance(model.core, Confined) else model.core
+    box = (jnp.asarray(edge, model.dtype) for edge in (low - width, high + width))
+    return model.replace(core=Confined(core, *box))

@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
-from kaffee.outcome import Outcome, outcome_of
-from kaffee.ssm import StateSpaceModel, trainable
+from kaffee.filtering.outcome import Outcome, outcome_of
+from kaffee.model.statespace import StateSpaceModel, trainable
 from kaffee.training.guard import Guard, checked
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.update import Objective, TrainState, initial_state, one_update

@@ -9,9 +9,9 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from kaffee.data.windows import WindowBatch
-from kaffee.objectives import Score
-from kaffee.outcome import QUANTITIES, locate_fault
-from kaffee.ssm import StateSpaceModel, trainable
+from kaffee.filtering.likelihood import Score
+from kaffee.filtering.outcome import QUANTITIES, locate_fault
+from kaffee.model.statespace import StateSpaceModel, trainable
 from kaffee.training.optimiser import Optimiser
 
 

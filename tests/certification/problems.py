@@ -6,13 +6,14 @@ from functools import cache
 import jax.numpy as jnp
 import numpy as np
 
-from kaffee.certification.passes import choose_starts, filter_pass
-from kaffee.checkpoint import Reconstruction
-from kaffee.cores import Linear
-from kaffee.data import Scaler, Series
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
+from kaffee.certification.innovations import choose_starts, filter_pass
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
 
 COLUMNS = ("left", "right")
 SCALER = Scaler(mean=[10.0, -200.0], scale=[3.0, 40.0])

@@ -3,12 +3,14 @@
 import jax.numpy as jnp
 import numpy as np
 
-from kaffee.cores import Linear, as_core
-from kaffee.data import Series
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
-from kaffee.systems import get_system, simulate
+from kaffee.data.series import Series
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.wrappers import as_core
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
 
 ROWS, PIECE = 1200, 240
 SYSTEM = get_system("lorenz63")

@@ -7,11 +7,9 @@ import pytest
 
 from certification.problems import A, held_out_series, linear_model, reconstruct, series_of, simulated, train_series
 from certification.problems import true_reconstruction as right
-from kaffee.certification.agreement import Agreement, agreement
-from kaffee.certification.free_runs import Distance, Watched, distances
-from kaffee.certification.references import Reference
-from kaffee.certification.run_verdicts import core_verdict, stochastic_verdict
-from kaffee.data.stretches import constant_columns, longest_stretch, pieces, stretches
+from kaffee.certification.free_runs import Agreement, Distance, Reference, Watched, agreement, distances
+from kaffee.certification.verdicts import core_verdict, stochastic_verdict
+from kaffee.data.gaps import constant_columns, longest_stretch, pieces, stretches
 from kaffee.errors import DataError
 
 SMALL = {"runs": 4, "steps": 500}

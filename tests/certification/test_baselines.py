@@ -21,14 +21,14 @@ from certification.problems import (
     train_series,
     true_reconstruction,
 )
-from kaffee.certification import linear, regression
-from kaffee.certification.baselines import ages, climatology, persistence, structure_function
-from kaffee.certification.horizons import default_horizons
-from kaffee.certification.passes import Starts, choose_starts, filter_pass
-from kaffee.certification.residuals import residual_checks
-from kaffee.data import Scaler, Series
+from kaffee.certification import linear
+from kaffee.certification import linear as regression
+from kaffee.certification.forecasts import ages, climatology, default_horizons, persistence, structure_function
+from kaffee.certification.innovations import Starts, choose_starts, filter_pass, residual_checks
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
 from kaffee.errors import DataError
-from kaffee.rollout import free_run
+from kaffee.filtering.rollout import free_run
 
 NAN = np.nan
 

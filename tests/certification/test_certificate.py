@@ -17,8 +17,8 @@ from certification.problems import (
     train_series,
     true_reconstruction,
 )
-from kaffee.certification import CertificationSettings, certify, linear
-from kaffee.certification.values import plain
+from kaffee.certification import linear
+from kaffee.certification.certificate import CertificationSettings, certify, plain
 from kaffee.errors import ConfigError, DataError
 
 SETTINGS = CertificationSettings(num_starts=400, members=200, horizons=(1, 4), divergence_runs=4, divergence_steps=500)

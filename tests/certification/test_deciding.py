@@ -9,11 +9,16 @@ import pytest
 from certification.problems import passed
 from certification.test_agreement import made, run_of
 from kaffee.certification.free_runs import Distance
-from kaffee.certification.innovation_verdicts import calibration_verdict, whiteness_verdict
-from kaffee.certification.local_verdicts import skill_verdict, tangent_verdict
-from kaffee.certification.residuals import residual_checks
-from kaffee.certification.run_verdicts import core_verdict
-from kaffee.certification.verdicts import Finding, decisive
+from kaffee.certification.innovations import residual_checks
+from kaffee.certification.verdicts import (
+    Finding,
+    calibration_verdict,
+    core_verdict,
+    decisive,
+    skill_verdict,
+    tangent_verdict,
+    whiteness_verdict,
+)
 
 
 @pytest.fixture(scope="module")

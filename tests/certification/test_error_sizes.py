@@ -5,12 +5,12 @@ import pytest
 
 from certification.oscillator import simulated, true_model
 from certification.problems import passed
-from kaffee.certification.error_sizes import Foretold, foretell
-from kaffee.certification.local_verdicts import spread_verdict
-from kaffee.certification.passes import Starts, choose_starts, filter_pass
-from kaffee.certification.spread import SpreadGrowth, spread_growth
-from kaffee.checkpoint import Reconstruction
-from kaffee.data import Scaler, Series
+from kaffee.certification.innovations import Starts, choose_starts, filter_pass
+from kaffee.certification.spread import Foretold, SpreadGrowth, foretell, spread_growth
+from kaffee.certification.verdicts import spread_verdict
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
 from kaffee.metrics.grounding import spearman
 
 HORIZON = 12

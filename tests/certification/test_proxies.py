@@ -7,13 +7,14 @@ import jax
 import pytest
 
 from certification.oscillator import oscillator, simulated, true_model
-from kaffee.bench.proxies import proxies, without
-from kaffee.bench.recipe import load_recipe
-from kaffee.bench.store import Cell, ResultStore
-from kaffee.certification.tangent_choice import try_candidates
-from kaffee.checkpoint import Reconstruction
-from kaffee.data import Scaler, Series
-from kaffee.evaluation import Protocol, Reference
+from kaffee.certification.fidelity import Protocol, Reference
+from kaffee.certification.tangents import try_candidates
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.paper.cells import Cell, ResultStore
+from kaffee.paper.proxies import proxies, without
+from kaffee.paper.recipe import load_recipe
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 SEEDS = range(5)

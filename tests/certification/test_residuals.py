@@ -16,9 +16,8 @@ from certification.problems import (
     passed,
     wrong_dynamics,
 )
-from kaffee.certification.innovation_verdicts import calibration_verdict, whiteness_verdict
-from kaffee.certification.residuals import ks_distance, residual_checks
-from kaffee.certification.whiteness import autocorrelation, whiteness
+from kaffee.certification.innovations import autocorrelation, ks_distance, residual_checks, whiteness
+from kaffee.certification.verdicts import calibration_verdict, whiteness_verdict
 from kaffee.errors import DataError
 
 

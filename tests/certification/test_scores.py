@@ -6,9 +6,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from certification.problems import SCALER, gappy_series, passed, train_series, wrong_dynamics
-from kaffee.certification.ahead import ensemble_forecast, gaussian_forecast
-from kaffee.certification.local_verdicts import skill_verdict, spread_verdict
-from kaffee.certification.passes import Starts
+from kaffee.certification.forecasts import ensemble_forecast, gaussian_forecast
+from kaffee.certification.innovations import Starts
 from kaffee.certification.scores import (
     Score,
     Scores,
@@ -20,6 +19,7 @@ from kaffee.certification.scores import (
     score,
 )
 from kaffee.certification.spread import ranks, spread_curve, spread_growth
+from kaffee.certification.verdicts import skill_verdict, spread_verdict
 from kaffee.errors import DataError
 
 HORIZONS = (1, 4)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from certification.problems import series_of
-from kaffee.certification.shortage import shortage
+from kaffee.certification.certificate import shortage
 
 
 def rows(count):

@@ -4,11 +4,22 @@ import numpy as np
 import pytest
 
 from certification.problems import SCALER, passed, train_series
-from kaffee.certification.local_verdicts import tangent_verdict
-from kaffee.certification.maps import linear_map, local_map, quadratic_map
-from kaffee.certification.smoothing import hann, smoothed
-from kaffee.certification.tangent_choice import Candidate, choose, forecast_error, kinds, pairs, try_candidates
-from kaffee.certification.tangents import TangentProxy, tangent_proxy
+from kaffee.certification.tangents import (
+    Candidate,
+    TangentProxy,
+    choose,
+    forecast_error,
+    hann,
+    kinds,
+    linear_map,
+    local_map,
+    pairs,
+    quadratic_map,
+    smoothed,
+    tangent_proxy,
+    try_candidates,
+)
+from kaffee.certification.verdicts import tangent_verdict
 from kaffee.errors import DataError
 
 RNG = np.random.default_rng(0)

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from certification.short import PIECE, at_rest, moving, readings, recording
-from kaffee.certification import CertificationSettings, certificate, certify
-from kaffee.checkpoint import Reconstruction
-from kaffee.data import Scaler, Series
+from kaffee.certification import certificate
+from kaffee.certification.certificate import CertificationSettings, certify
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
 from kaffee.errors import DataError
-from kaffee.report.certified import stored_certificate
-from kaffee.report.compared import comparison_table
+from kaffee.report.compare import comparison_table
+from kaffee.report.sections import stored_certificate
 from kaffee.training.guard import FreeRunGuard, Look
 
 SMALL = CertificationSettings(num_starts=20, members=8, horizons=(1, 4), divergence_runs=4, divergence_steps=3000)

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from kaffee.cli.main import app
 from kaffee.errors import KaffeeError
-from kaffee.systems import get_system, simulate
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
 
 # Long enough to be killed in the middle, small enough to take a second.
 SMALL = (

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from kaffee import __version__, selftest
+from kaffee import __version__
 from kaffee.cli import main
+from kaffee.filtering import selftest
 
 IMPORTS = """
 import sys

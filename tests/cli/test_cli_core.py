@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from cli.conftest import SMALL, sets
-from kaffee.data import Series, write_series
-from kaffee.runs import RunFolder
+from kaffee.data.series import Series
+from kaffee.data.writing import write_series
+from kaffee.fitting.run import RunFolder
 
 OWN = """
 import equinox as eqx

@@ -6,8 +6,9 @@ import shutil
 import pytest
 
 from cli.conftest import SMALL, sets
-from kaffee.data import write_series
-from kaffee.systems import get_system, simulate
+from kaffee.data.writing import write_series
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
 
 TINY = (*SMALL, "pretraining.schedule.num_updates=20", "pretraining.schedule.report_every=10")
 

@@ -16,13 +16,12 @@ import kaffee as library
 from cli.conftest import SMALL, sets
 from kaffee.cli import fit as fit_command
 from kaffee.cli import quickstart as quickstart_command
-from kaffee.cli.conclusion import stored_conclusion
-from kaffee.config import read_toml, update
-from kaffee.data import write_series
-from kaffee.runs import RunFolder
-from kaffee.settings import FitSettings
-from kaffee.sources import Source, load_source
-from kaffee.systems import get_system
+from kaffee.cli.fit import stored_conclusion
+from kaffee.data.writing import write_series
+from kaffee.fitting.config import read_toml, update
+from kaffee.fitting.run import RunFolder, Source, load_source
+from kaffee.fitting.settings import FitSettings
+from kaffee.systems.catalogue import get_system
 
 
 def contents(folder):

@@ -8,7 +8,7 @@ import pytest
 
 import kaffee as library
 from cli.conftest import TINY, sets
-from kaffee.data import write_series
+from kaffee.data.writing import write_series
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from small import DT, gappy_series, small_model, small_settings
 
-from kaffee.checkpoint import Reconstruction
-from kaffee.data import Scaler, read_series, write_series
-from kaffee.inference import filter_recordings, impute
-from kaffee.runs import RunFolder
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.reading import read_series
+from kaffee.data.scaler import Scaler
+from kaffee.data.writing import write_series
+from kaffee.fitting.run import RunFolder
+from kaffee.inference.recordings import filter_recordings, impute
 
 COMMAND = "from kaffee.cli.main import run\nrun()\n"
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from kaffee.cli.progress import TrainingProgress
+from kaffee.progress import TrainingProgress
 from kaffee.training.loop import Watcher
 
 

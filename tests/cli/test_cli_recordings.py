@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from small import DT, gappy_series, small_model
 
-from kaffee.checkpoint import Reconstruction
-from kaffee.data import Scaler, read_series
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.reading import read_series
+from kaffee.data.scaler import Scaler
 
 COMMAND = "from kaffee.cli.main import run\nrun()\n"
 
@@ -87,6 +88,6 @@ def test_a_time_can_be_refused_and_a_folder_must_be_there(kaffee, refused, model
 def test_what_parquet_needs_is_said_before_the_work(refused, model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = dated(tmp_path / "in.csv")
-    monkeypatch.setattr("kaffee.inference.smooth", lambda *args, **kwargs: pytest.fail("the work was done"))
+    monkeypatch.setattr("kaffee.inference.recordings.smooth", lambda *args, **kwargs: pytest.fail("the work was done"))
     sentence = refused("smooth", model, path, "-o", tmp_path / "out.parquet", "--time-column", "when")
     assert sentence.endswith("parquet files need pyarrow. Install it with: pip install 'kaffee[parquet]'")

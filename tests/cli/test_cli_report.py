@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kaffee.certification import CertificationSettings, certify
+from kaffee.certification.certificate import CertificationSettings, certify
 from kaffee.cli.finished import place_for
-from kaffee.data import Series, write_series
-from kaffee.data.overlap import overlap, training_rows_note
-from kaffee.runs import RunFolder
-from kaffee.sources import Source, load_source
-from kaffee.store import write_json
-from kaffee.systems import get_system
+from kaffee.data.gaps import overlap, training_rows_note
+from kaffee.data.series import Series
+from kaffee.data.writing import write_series
+from kaffee.fitting.run import RunFolder, Source, load_source
+from kaffee.records import write_json
+from kaffee.systems.catalogue import get_system
 
 FEW = CertificationSettings(num_starts=20, members=8, horizons=(1, 5), divergence_runs=2, divergence_steps=50)
 
@@ -30,7 +30,8 @@ def elsewhere(kaffee, run, tmp_path_factory):
     dt = get_system("lorenz63").dt
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "kaffee.report.fit.certify", lambda *args, **kwargs: certify(*args, **{**kwargs, "settings": FEW})
+            "kaffee.certification.certificate.certify",
+            lambda *args, **kwargs: certify(*args, **{**kwargs, "settings": FEW}),
         )
         results = {}
         for name, values in (("new", new[:120]), ("old", known[420:540])):

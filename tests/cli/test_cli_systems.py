@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from kaffee.data import read_series
-from kaffee.systems import system_names
+from kaffee.data.reading import read_series
+from kaffee.systems.catalogue import system_names
 
 
 def test_all_systems_are_listed(kaffee):

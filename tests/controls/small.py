@@ -1,6 +1,8 @@
 """The controls at a size for tests."""
 
-from kaffee.controls import Budget, SpiralSettings, VanDerPolSettings
+from kaffee.paper.controls.objectives import Budget
+from kaffee.paper.controls.spiral import SpiralSettings
+from kaffee.paper.controls.van_der_pol import VanDerPolSettings
 
 BUDGET = Budget(num_updates=20, scored_per_update=64, scored=8, burn_in=4, report_every=10)
 SPIRAL = SpiralSettings(num_steps=200, burn_in=50, shown_steps=10, budget=BUDGET)

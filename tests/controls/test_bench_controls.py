@@ -2,14 +2,15 @@
 
 import pytest
 
-from kaffee.bench import controls as bench_controls
-from kaffee.bench.controls import measure_control, spiral_noise
-from kaffee.bench.figures.controls import control_drawings
-from kaffee.bench.recipe import load_recipe
-from kaffee.bench.store import Cell, ResultStore
-from kaffee.bench.summary import summarise
-from kaffee.controls import SpiralSettings, VanDerPolSettings
 from kaffee.errors import ConfigError, KaffeeError
+from kaffee.paper import measurements as bench_controls
+from kaffee.paper.cells import Cell, ResultStore
+from kaffee.paper.controls.spiral import SpiralSettings
+from kaffee.paper.controls.van_der_pol import VanDerPolSettings
+from kaffee.paper.figures.control_panels import control_drawings
+from kaffee.paper.measurements import measure_control, spiral_noise
+from kaffee.paper.recipe import load_recipe
+from kaffee.paper.summary import summarise
 
 
 @pytest.fixture

@@ -9,14 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kaffee.controls import get_objective, spiral_cell, spiral_truth, van_der_pol_cell, van_der_pol_truth
-from kaffee.controls.figures import nochaos_exp1_main, nochaos_exp1_sweep, nochaos_exp2_rollout, nochaos_exp2_var20
-from kaffee.controls.fitting import fit_control, true_model
-from kaffee.controls.spiral import attenuated_radius, spiral_data, true_radius
-from kaffee.cores import Linear
 from kaffee.errors import ConfigError
-from kaffee.rollout import free_run
-from kaffee.systems import simulate
+from kaffee.filtering.rollout import free_run
+from kaffee.model.maps import Linear
+from kaffee.paper.controls.objectives import fit_control, get_objective, true_model
+from kaffee.paper.controls.spiral import attenuated_radius, spiral_cell, spiral_data, spiral_truth, true_radius
+from kaffee.paper.controls.van_der_pol import van_der_pol_cell, van_der_pol_truth
+from kaffee.paper.figures.control_panels import (
+    nochaos_exp1_main,
+    nochaos_exp1_sweep,
+    nochaos_exp2_rollout,
+    nochaos_exp2_var20,
+)
+from kaffee.systems.simulation import simulate
 
 from .small import SPIRAL, VAN_DER_POL
 

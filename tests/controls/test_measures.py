@@ -6,12 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kaffee.controls.cycle import Cycle, measure_cycle
-from kaffee.controls.fitting import DataUnits
-from kaffee.controls.plain import plain
-from kaffee.controls.summary import confidence, spiral_summary
-from kaffee.controls.transport import covariance_gain, jacobian_eigenvalues
-from kaffee.cores import Linear, Polynomial
+from kaffee.model.maps import Linear, Polynomial
+from kaffee.paper.controls.objectives import DataUnits
+from kaffee.paper.controls.spiral import confidence, plain, spiral_summary
+from kaffee.paper.controls.van_der_pol import Cycle, covariance_gain, jacobian_eigenvalues, measure_cycle
 
 DT = 0.05
 

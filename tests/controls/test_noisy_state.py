@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from kaffee.controls import OBJECTIVES, Budget, get_objective, noisy_state
-from kaffee.controls.fitting import fit_control
-from kaffee.controls.spiral import SpiralSettings, spiral_data
-from kaffee.cores import Linear
-from kaffee.diagnostics import ScalarSystem, fit_one_step
 from kaffee.errors import ConfigError
-from kaffee.objectives import initial_belief, window_nll
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
+from kaffee.filtering.likelihood import initial_belief, window_nll
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.paper.controls.objectives import OBJECTIVES, Budget, fit_control, get_objective, noisy_state
+from kaffee.paper.controls.spiral import SpiralSettings, spiral_data
+from kaffee.theory.attenuation import ScalarSystem, fit_one_step
 
 RECURSION = noisy_state(1).method.recursion
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from kaffee.data import Series, read_series, write_series
-from kaffee.data.origin import Dates, Origin
+from kaffee.data.reading import read_series
+from kaffee.data.series import Series
+from kaffee.data.timeaxis import Dates, Origin
+from kaffee.data.writing import write_series
 
 LABELLED = """rec;timestamp;a;b
 <b>A</b>;2024-03-30 12:00:00.020;1;2

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from kaffee.data import read_series
+from kaffee.data.reading import read_series
 from kaffee.errors import ConfigError, DataError
 
 NAN = float("nan")

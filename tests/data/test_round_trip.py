@@ -8,7 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kaffee.data import Series, read_series, write_series
+from kaffee.data.reading import read_series
+from kaffee.data.series import Series
+from kaffee.data.writing import write_series
 from kaffee.errors import ConfigError, DataError
 
 relaxed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kaffee.data import Scaler, Series
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
 from kaffee.errors import DataError
 
 

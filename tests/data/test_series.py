@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from kaffee.data import Scaler, Series, regularise_time
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.data.timeaxis import regularise_time
 from kaffee.errors import ConfigError, DataError
 
 

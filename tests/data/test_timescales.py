@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kaffee.data import Series
+from kaffee.data.series import Series
 from kaffee.data.timescales import autocorrelation, decorrelation_time
 from kaffee.errors import ConfigError
 

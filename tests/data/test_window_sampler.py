@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kaffee.data import Series, WindowSampler
+from kaffee.data.series import Series
+from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError, DataError
 
 

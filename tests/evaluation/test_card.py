@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kaffee.certification.card import core_of, evaluate
+from kaffee.certification.fidelity import simulate_reference
 from kaffee.errors import ConfigError
-from kaffee.evaluation import evaluate, simulate_reference
-from kaffee.evaluation.card import core_of
-from kaffee.systems import get_system
+from kaffee.systems.catalogue import get_system
 
 from .truth import H_NOISY, H_REFERENCE, PROTOCOL, scaled
 

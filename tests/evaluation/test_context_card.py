@@ -6,17 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kaffee.cores import Linear
-from kaffee.evaluation import evaluate, simulate_reference
-from kaffee.evaluation.context import evaluate_in_context
-from kaffee.evaluation.dynamics import fidelity
-from kaffee.evaluation.local import forecast_scores, tangent_grounding
-from kaffee.evaluation.sparse import assimilate_sparsely, sparse_mask
-from kaffee.observation import Projection
-from kaffee.recursion import Recursion
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
-from kaffee.systems import get_system
+from kaffee.certification.card import evaluate, forecast_scores, tangent_grounding
+from kaffee.certification.fidelity import fidelity, simulate_reference
+from kaffee.filtering.recursion import Recursion
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.paper.context_card import assimilate_sparsely, evaluate_in_context, sparse_mask
+from kaffee.systems.catalogue import get_system
 
 from .truth import PROTOCOL, scaled, standardised
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kaffee.forecast import forecast_ensemble
-from kaffee.gaussian import Belief
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.rollout import forecast_ensemble
 
 from .truth import LATENT, OBSERVED, linear
 

@@ -9,11 +9,11 @@ import pytest
 from models import textbook_filter
 from scipy.stats import spearmanr
 
+from kaffee.certification.card import forecast_scores, tangent_grounding
 from kaffee.errors import ConfigError
-from kaffee.evaluation.local import forecast_scores, tangent_grounding
-from kaffee.forecast import forecast_ensemble
-from kaffee.gaussian import Belief
-from kaffee.recursion import Recursion
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.recursion import Recursion
+from kaffee.filtering.rollout import forecast_ensemble
 
 from .truth import LATENT, OBSERVED, PROTOCOL, embed, flow, standardised
 

@@ -3,15 +3,16 @@
 import jax.numpy as jnp
 import numpy as np
 
-from kaffee.cores import ALRNN, Linear
-from kaffee.data import Series
+from kaffee.certification.fidelity import Protocol, Reference
 from kaffee.data.scaler import Scaler
-from kaffee.evaluation import Protocol, Reference
-from kaffee.lyapunov import LyapunovSpectrum
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
-from kaffee.systems import get_system
+from kaffee.data.series import Series
+from kaffee.metrics.lyapunov import LyapunovSpectrum
+from kaffee.model.alrnn import ALRNN
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.systems.catalogue import get_system
 
 LATENT, OBSERVED, DT = 5, 3, 0.02
 H_REFERENCE, H_NOISY = 0.9, 0.95

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuzz.damage import damaged, fuzz, result_or_advice
 from fuzz.test_fuzz_text import check
-from kaffee.data import read_series
+from kaffee.data.reading import read_series
 
 ROWS = np.column_stack([0.1 * np.arange(12), np.sin(np.arange(12)), np.cos(np.arange(12))])
 

@@ -5,14 +5,15 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dynamix.conftest import write_release
+from foundation.conftest import write_release
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from fuzz.damage import damaged, edited, fuzz, result_or_advice
 from fuzz.test_fuzz_models import hostile_arrays
-from kaffee.dynamix import DynaMix, from_pretrained
+from kaffee.foundation.hub import from_pretrained
+from kaffee.model.dynamix import DynaMix
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,12 @@ from safetensors.numpy import load as decode_arrays
 from safetensors.numpy import save as encode_arrays
 
 from fuzz.damage import JSON, damaged, edited, fuzz, result_or_advice
-from kaffee.checkpoint import Reconstruction, load
-from kaffee.config import to_dict
-from kaffee.inference import OnlineFilter
-from kaffee.observation import LinearObservation
-from kaffee.runs import RunFolder
-from kaffee.settings import FitSettings
+from kaffee.checkpoint.reconstruction import Reconstruction, load
+from kaffee.fitting.config import to_dict
+from kaffee.fitting.run import RunFolder
+from kaffee.fitting.settings import FitSettings
+from kaffee.inference.online import OnlineFilter
+from kaffee.model.observation import LinearObservation
 
 CORES = ["hard", "linear", "polynomial", "mlp"]
 

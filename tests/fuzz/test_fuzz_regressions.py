@@ -14,13 +14,13 @@ from fuzz.damage import result_or_advice
 from fuzz.test_fuzz_arrays import ROWS, parquet, saved, zipped
 from fuzz.test_fuzz_models import folder as folder  # the fixture
 from fuzz.test_fuzz_models import reconstruction, record, write
-from kaffee.checkpoint import load
-from kaffee.config import to_dict
-from kaffee.data import read_series
+from kaffee.checkpoint.reconstruction import load
+from kaffee.data.reading import read_series
 from kaffee.errors import KaffeeError
-from kaffee.inference import OnlineFilter
-from kaffee.runs import RunFolder
-from kaffee.settings import FitSettings
+from kaffee.fitting.config import to_dict
+from kaffee.fitting.run import RunFolder
+from kaffee.fitting.settings import FitSettings
+from kaffee.inference.online import OnlineFilter
 
 SIGNALLING = {"f4": b"\x01\x00\x80\x7f", "f8": b"\x01\x00\x00\x00\x00\x00\xf0\x7f"}
 DAYS = pa.array([2**30, 1, 2], pa.date32())

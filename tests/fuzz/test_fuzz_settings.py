@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.damage import JSON, damaged, edited, fuzz, result_or_advice
-from kaffee.config import override, parse_override, read_toml, to_dict, to_toml, update
 from kaffee.errors import ConfigError
-from kaffee.settings import FitSettings
+from kaffee.fitting.config import override, parse_override, read_toml, to_dict, to_toml, update
+from kaffee.fitting.settings import FitSettings
 
 TOML = to_toml(FitSettings())
 KEYS = [line.split(" = ")[0] for line in TOML.splitlines() if " = " in line]

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.damage import damaged, fuzz, result_or_advice
-from kaffee.data import Series, read_series
+from kaffee.data.reading import read_series
+from kaffee.data.series import Series
 
 NUMBERS = "\n".join(f"{0.1 * t:.1f},{np.sin(t):.6f},{np.cos(t):.6f}" for t in range(12))
 FILES = [

@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 from models import make_model, matrix_of, textbook_filter
 
-from kaffee.checkpoint import Reconstruction
-from kaffee.cores import Linear
-from kaffee.data import Scaler, Series
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
 
 COLUMNS = ("left", "right")
 SCALER = Scaler(mean=[10.0, -200.0], scale=[3.0, 40.0])

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from kaffee.inference.following import follow
+from kaffee.inference.stream import follow
 
 
 class Dripping(io.BytesIO):

@@ -6,11 +6,11 @@ from models import make_model
 
 from inference.problems import COLUMNS, DT, reconstruct
 from inference.streams import followed_lines, rows
-from kaffee.data import Series
+from kaffee.data.series import Series
 from kaffee.errors import DataError
-from kaffee.inference import OnlineFilter, filter_recordings
-from kaffee.inference.clock import MOST_SKIPPED, Clock
-from kaffee.inference.lines import BrokenLine
+from kaffee.inference.lines import MOST_SKIPPED, BrokenLine, Clock
+from kaffee.inference.online import OnlineFilter
+from kaffee.inference.recordings import filter_recordings
 
 
 @pytest.fixture(scope="module")

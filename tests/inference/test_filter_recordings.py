@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from inference.problems import COLUMNS, DT, SCALER, linear_model, reconstruct, recordings
-from kaffee.checks import filter_series
-from kaffee.data import Series, read_series, write_series
+from kaffee.certification.check import filter_series
+from kaffee.data.reading import read_series
+from kaffee.data.series import Series
+from kaffee.data.writing import write_series
 from kaffee.errors import ConfigError, DataError
-from kaffee.inference import filter_recordings
+from kaffee.inference.recordings import filter_recordings
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ from models import PROPERTY, make_model
 from inference.problems import COLUMNS, SCALER, reconstruct
 from inference.streams import Dripping, followed
 from kaffee.errors import DataError
-from kaffee.inference import OnlineFilter
-from kaffee.inference.following import follow
 from kaffee.inference.lines import BrokenLine, LineReader
-from kaffee.inference.stream import LONGEST_LINE, Interruptible, batches
+from kaffee.inference.online import OnlineFilter
+from kaffee.inference.stream import LONGEST_LINE, Interruptible, batches, follow
 
 # The acceptance run: KAFFEE_FOLLOW_LINES=1000000 pytest tests/inference/test_following.py -k none_lost
 LINES = int(os.environ.get("KAFFEE_FOLLOW_LINES", "5000"))

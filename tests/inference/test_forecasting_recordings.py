@@ -17,11 +17,11 @@ from inference.problems import (
     recordings,
     textbook_smoother,
 )
-from kaffee.cores import Linear
-from kaffee.data import Series
+from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError, KaffeeError
-from kaffee.inference import forecast, simulate
-from kaffee.rollout import free_run
+from kaffee.filtering.rollout import free_run
+from kaffee.inference.ensembles import forecast, simulate
+from kaffee.model.maps import Linear
 
 HORIZON, MEMBERS = 6, 4000
 

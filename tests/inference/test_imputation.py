@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from inference.problems import COLUMNS, LENGTHS, linear_model, reconstruct, recordings
-from kaffee.data import Series
-from kaffee.inference import impute, smooth
+from kaffee.data.series import Series
+from kaffee.inference.recordings import impute, smooth
 
 
 @pytest.fixture(scope="module")

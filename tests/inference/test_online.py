@@ -13,9 +13,11 @@ import pytest
 from models import make_model
 
 from inference.problems import SCALER, M, expanding_reconstruction, reconstruct, recordings
-from kaffee.cores import Custom
 from kaffee.errors import CheckpointError, ConfigError, DataError
-from kaffee.inference import Estimate, OnlineFilter, filter_recordings
+from kaffee.inference.online import OnlineFilter
+from kaffee.inference.recordings import filter_recordings
+from kaffee.inference.results import Estimate
+from kaffee.model.wrappers import Custom
 
 # The acceptance run: KAFFEE_ONLINE_STEPS=1000000 pytest tests/inference/test_online.py -k endures
 STEPS = int(os.environ.get("KAFFEE_ONLINE_STEPS", "20000"))

@@ -14,12 +14,12 @@ from inference.problems import (
     recordings,
     textbook_smoother,
 )
-from kaffee.data import Series
-from kaffee.dynamix import DynaMix
-from kaffee.inference import filter_recordings, smooth
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
+from kaffee.data.series import Series
+from kaffee.inference.recordings import filter_recordings, smooth
+from kaffee.model.dynamix import DynaMix
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
 
 
 def compare(found, reconstruction, means, covariances, r):

@@ -11,10 +11,8 @@ from models import PROPERTY, make_model
 from inference.problems import DT, reconstruct
 from inference.streams import Dripping, followed_lines, rows
 from kaffee.errors import CheckpointError
-from kaffee.inference import OnlineFilter
-from kaffee.inference.clock import MOST_SKIPPED, Clock
-from kaffee.inference.lines import BrokenLine
-from kaffee.inference.online_state import write_track
+from kaffee.inference.lines import MOST_SKIPPED, BrokenLine, Clock
+from kaffee.inference.online import OnlineFilter, write_track
 
 GARBAGE = "### still here"
 

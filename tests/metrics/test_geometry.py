@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kaffee.errors import ConfigError
-from kaffee.metrics import d_stsp_histogram, d_stsp_mixture
+from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_mixture
 
 BOTH = [d_stsp_histogram, d_stsp_mixture]
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from kaffee.data import Series
-from kaffee.data.stretches import pieces
-from kaffee.metrics import d_stsp_kernel
+from kaffee.data.gaps import pieces
+from kaffee.data.series import Series
+from kaffee.metrics.geometry import d_stsp_kernel
 from kaffee.metrics.trapping import Extent
-from kaffee.systems import get_system, simulate
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
 
 SHORT = 240
 

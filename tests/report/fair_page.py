@@ -3,23 +3,14 @@
 import numpy as np
 from nasty_page import verdict
 
-from kaffee.report.html import Report, Section
-from kaffee.report.interactive import (
-    Attractor,
-    Axis,
-    Band,
-    Curve,
-    Forecast,
-    Panel,
-    Plot,
-    Points,
-    Span,
-    coverage,
-    estimates,
-    fan,
-    pit_histogram,
-)
-from kaffee.systems import get_system, simulate
+from kaffee.report.interactive.attractor import Attractor
+from kaffee.report.interactive.calibration import coverage, estimates, pit_histogram
+from kaffee.report.interactive.fan import Forecast, fan
+from kaffee.report.interactive.marks import Band, Curve, Points, Span
+from kaffee.report.interactive.plot import Axis, Panel, Plot
+from kaffee.report.page import Report, Section
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
 from kaffee.tables import Table
 
 

@@ -4,23 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from kaffee.report.html import Report, Section
-from kaffee.report.interactive import (
-    Attractor,
-    Axis,
-    Band,
-    Bars,
-    Curve,
-    Forecast,
-    Panel,
-    Plot,
-    Points,
-    Span,
-    coverage,
-    estimates,
-    fan,
-    pit_histogram,
-)
+from kaffee.report.interactive.attractor import Attractor
+from kaffee.report.interactive.calibration import coverage, estimates, pit_histogram
+from kaffee.report.interactive.fan import Forecast, fan
+from kaffee.report.interactive.marks import Band, Bars, Curve, Points, Span
+from kaffee.report.interactive.plot import Axis, Panel, Plot
+from kaffee.report.page import Report, Section
 from kaffee.tables import Table
 
 EVIL = "<script>alert(1)</script> & \"x\" </script><!-- \u2028 ü → λ₁ 'y' <img src=x onerror=alert(1)>"

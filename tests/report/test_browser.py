@@ -6,7 +6,7 @@ import pytest
 from chromium import Chromium, find_chromium
 from nasty_page import EVIL, nasty_page, verdict
 
-from kaffee.report.html import Report, Section
+from kaffee.report.page import Report, Section
 from kaffee.tables import Table
 
 pytestmark = pytest.mark.skipif(

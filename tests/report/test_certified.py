@@ -7,19 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kaffee.certification import CertificationSettings, certify
-from kaffee.checkpoint import Reconstruction
-from kaffee.cores import Linear
-from kaffee.data import Scaler, Series
+from kaffee.certification.certificate import CertificationSettings, certify
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
 from kaffee.errors import CheckpointError
-from kaffee.observation import Projection
-from kaffee.report.certified import cards, sections, stored_certificate, verdict_table
-from kaffee.report.compared import compared_page, comparison_table, decided_table, read_certificate, verdicts_table
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.records import write_json
+from kaffee.report.compare import compared_page, comparison_table, decided_table, read_certificate, verdicts_table
 from kaffee.report.deciding import reasons
-from kaffee.report.html import Report
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
-from kaffee.store import write_json
+from kaffee.report.page import Report
+from kaffee.report.sections import cards, sections, stored_certificate, verdict_table
 
 SMALL = CertificationSettings(num_starts=60, members=20, horizons=(1, 2, 5), divergence_runs=2, divergence_steps=100)
 A = np.array([[0.95, -0.25], [0.25, 0.95]]) * 0.98

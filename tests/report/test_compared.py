@@ -1,6 +1,6 @@
 """Certificates beside each other whose columns are not the same."""
 
-from kaffee.report.compared import compared_page, comparison_table
+from kaffee.report.compare import compared_page, comparison_table
 
 
 def stored(columns, *, warning=None):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from kaffee.errors import ConfigError
-from kaffee.report.comparison import Metric, overlay, side_by_side
-from kaffee.report.interactive import Axis, Band, Curve, Panel, Plot, Span
+from kaffee.report.compare import Metric, overlay, side_by_side
+from kaffee.report.interactive.marks import Band, Curve, Span
+from kaffee.report.interactive.plot import Axis, Panel, Plot
 
 T = np.arange(3.0)
 

@@ -4,8 +4,8 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from kaffee.report.figures import attractors, loss_curves, withheld_coordinate
-from kaffee.report.html import png
+from kaffee.report.page import png
+from kaffee.report.stills import attractors, loss_curves, withheld_coordinate
 from kaffee.report.style import COLOURS, figure_style
 
 PNG = b"\x89PNG\r\n"

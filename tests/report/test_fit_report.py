@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from small import gappy_fit, rotation
 
-from kaffee.certification import CertificationSettings
-from kaffee.data import Series
-from kaffee.report.fit import Truth, report_fit
+from kaffee.certification.certificate import CertificationSettings
+from kaffee.data.series import Series
+from kaffee.report.fit_report import report_fit
+from kaffee.systems.truth import Truth
 from kaffee.tables import Table
 
 SMALL = CertificationSettings(num_starts=10, members=10, horizons=(1, 2), divergence_runs=2, divergence_steps=50)

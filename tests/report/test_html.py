@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from nasty_page import nasty_page, verdict
 
 from kaffee.errors import ConfigError
-from kaffee.report.html import Report, Section, png
+from kaffee.report.page import Report, Section, png
 from kaffee.tables import Table
 
 EVIL = "<script>alert('1')</script> & \"quotes\""

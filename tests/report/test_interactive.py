@@ -7,23 +7,13 @@ import pytest
 from nasty_page import EVIL, nasty_page
 
 from kaffee.errors import ConfigError, DataError
-from kaffee.report.interactive import (
-    Attractor,
-    Axis,
-    Band,
-    Bars,
-    Curve,
-    Forecast,
-    Plot,
-    Points,
-    Span,
-    coverage,
-    estimates,
-    fan,
-    pit_histogram,
-)
+from kaffee.report.interactive.attractor import Attractor
+from kaffee.report.interactive.calibration import coverage, estimates, pit_histogram
 from kaffee.report.interactive.embed import plain, script_json
+from kaffee.report.interactive.fan import Forecast, fan
+from kaffee.report.interactive.marks import Band, Bars, Curve, Points, Span
 from kaffee.report.interactive.markup import SCRIPTS, asset, figure_html, script
+from kaffee.report.interactive.plot import Axis, Plot
 
 X = Axis("x")
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kaffee.errors import ConfigError
-from kaffee.systems import get_system, simulate, system_names
+from kaffee.systems.catalogue import get_system, system_names
+from kaffee.systems.simulation import simulate
 
 BENCHMARK = [n for n in system_names() if get_system(n).lambda_1 is not None]
 

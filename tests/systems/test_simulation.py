@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from kaffee.errors import ConfigError, KaffeeError
-from kaffee.systems import System, get_system, simulate
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
+from kaffee.systems.system import System
 
 
 def test_without_noise_it_is_rk4_iteration(x64):

@@ -8,7 +8,8 @@ import pytest
 import scipy.linalg
 
 from kaffee.errors import ConfigError
-from kaffee.systems import System, get_system, rk4_step, system_names
+from kaffee.systems.catalogue import get_system, system_names
+from kaffee.systems.system import System, rk4_step
 
 
 def rotor(z):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from small import LATENT, OBSERVED, gappy_series, same_arrays, small_model, standard_series
 
-from kaffee.data import Scaler
+from kaffee.data.scaler import Scaler
+from kaffee.data.windows import training_windows
 from kaffee.errors import ConfigError, DataError
-from kaffee.filtering import run_filter
-from kaffee.methods import FROZEN_CORE, KAFFEE
+from kaffee.filtering.likelihood import FROZEN_CORE, KAFFEE
+from kaffee.filtering.sweep import run_filter
 from kaffee.metrics.calibration import normalised_nis
-from kaffee.shell import Shell
+from kaffee.model.shell import Shell
 from kaffee.training.adaptation import Adaptation, adapt, latent_states, nll_objective
 from kaffee.training.loop import Schedule, train
 from kaffee.training.optimiser import Optimiser
-from kaffee.training.sampling import training_windows
 
 OPTIMISER = Optimiser("adam", 1e-2, clip_norm=2.0)
 SCHEDULE = Schedule(6, batch_size=4, report_every=3, save_every=3)

@@ -8,14 +8,15 @@ import pytest
 from small import same_arrays, small_model, standard_series
 from test_loop import DECAYING, SCHEDULE, Follow, Tape, run
 
-from kaffee.checkpoint import load_state, save_state
-from kaffee.cores import Linear
-from kaffee.data import Series, WindowSampler
+from kaffee.checkpoint.reconstruction import load_state, save_state
+from kaffee.data.series import Series
+from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
-from kaffee.methods import FROZEN_CORE, KAFFEE
-from kaffee.observation import Projection
-from kaffee.shell import Shell
-from kaffee.ssm import StateSpaceModel
+from kaffee.filtering.likelihood import FROZEN_CORE, KAFFEE
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.adaptation import Adaptation, guard_of
 from kaffee.training.guard import FreeRunGuard, Look, checked
 from kaffee.training.loop import Schedule

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from small import LATENT, OBSERVED, gappy_series, same_arrays, small_model, standard_series
 
-from kaffee.data import Scaler, Series
+from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
 from kaffee.errors import ConfigError
 from kaffee.training.forcing import Forcing
-from kaffee.training.initialise import PIECE, initialise_shell, residual_std
+from kaffee.training.pretraining import PIECE, initialise_shell, residual_std
 
 
 def residuals_of(model, series, interval):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from small import same_arrays, small_model, standard_series
 
-from kaffee.cores import Linear
-from kaffee.data import Series
+from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
-from kaffee.ssm import StateSpaceModel
+from kaffee.model.maps import Linear
+from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.forcing import Forcing
 from kaffee.training.loop import Schedule
 from kaffee.training.optimiser import Optimiser

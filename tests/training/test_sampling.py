@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kaffee.data import Series
+from kaffee.data.series import Series
+from kaffee.data.windows import padded, training_windows
 from kaffee.errors import DataError
-from kaffee.training.sampling import padded, training_windows
 
 NAN = np.nan
 

@@ -8,14 +8,13 @@ import pytest
 from models import LATENT, OBSERVED, make_model
 from small import small_model, small_settings, standard_series
 
-from kaffee.cores import Confined
 from kaffee.errors import ConfigError
-from kaffee.methods import FROZEN_CORE, KAFFEE
-from kaffee.ssm import trainable
+from kaffee.filtering.likelihood import FROZEN_CORE, KAFFEE
+from kaffee.model.statespace import trainable
+from kaffee.model.wrappers import Confined
 from kaffee.training.adaptation import Adaptation, adapt
 from kaffee.training.loop import Schedule, Watcher
-from kaffee.training.optimiser import Optimiser
-from kaffee.training.transformations import part_labels
+from kaffee.training.optimiser import Optimiser, part_labels
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from kaffee.data.origin import DEFAULT_RECORDING, DEFAULT_TIME, Dates, Origin
-from kaffee.data.timeaxis import is_time_name, regularise_time
-from kaffee.data.validate import (
+from kaffee.data.timeaxis import DEFAULT_RECORDING, DEFAULT_TIME, Dates, Origin, is_time_name, regularise_time
+from kaffee.data.validation import (
     Times,
     Values,
     as_float64,

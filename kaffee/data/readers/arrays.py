@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from kaffee.data.readers._table import ArrayTable
-from kaffee.data.validate import quoted
+from kaffee.data.validation import quoted
 from kaffee.errors import DataError
 
 # what NumPy and zipfile raise for damaged headers, impossible shapes and cut-off content

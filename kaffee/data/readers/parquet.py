@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kaffee.data.origin import Dates
 from kaffee.data.readers._table import missing_label
-from kaffee.data.timeaxis import is_timestamp, seconds
-from kaffee.data.validate import stamp_seconds
+from kaffee.data.timeaxis import Dates, is_timestamp, seconds
+from kaffee.data.validation import stamp_seconds
 from kaffee.errors import DataError
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kaffee.data.origin import Dates
 from kaffee.data.readers._table import Choice, float_labels, missing_label
-from kaffee.data.timeaxis import is_timestamp, seconds, shown
+from kaffee.data.timeaxis import Dates, is_timestamp, seconds, shown
 from kaffee.errors import ConfigError, DataError
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "+nan", "-nan", "null", "none"})

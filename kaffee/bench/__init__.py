@@ -1,1 +1,0 @@
-"""The benchmark: recipes, cells, engines, tables."""

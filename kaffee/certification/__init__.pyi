@@ -1,0 +1,11 @@
+from .card import ReportCard as ReportCard
+from .card import evaluate as evaluate
+from .certificate import AXES as AXES
+from .certificate import Certificate as Certificate
+from .certificate import CertificationSettings as CertificationSettings
+from .certificate import certify as certify
+from .fidelity import Protocol as Protocol
+from .fidelity import Reference as Reference
+from .fidelity import simulate_reference as simulate_reference
+from .linear import fit_linear as fit_linear
+from .verdicts import Verdict as Verdict

@@ -1,0 +1,319 @@
+"""Axis 1, local probabilistic behaviour: ensemble NLL, CRPS and G_tan on held-out data."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from kaffee.certification.fidelity import Fidelity, Protocol, Reference, fidelity
+from kaffee.data.gaps import evenly
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.likelihood import dynamics_of, get_method, initial_belief
+from kaffee.filtering.recursion import Recursion, core_noise, observations_of, predict, step
+from kaffee.filtering.rollout import forecast_ensemble
+from kaffee.filtering.sweep import run_filter
+from kaffee.metrics.grounding import TOLERANCE, Grounding, grounding, oracle_log_growth
+from kaffee.metrics.scores import ensemble_crps, ensemble_nll, ensemble_rmse
+from kaffee.model.statespace import StateSpaceModel
+
+
+class Growth(NamedTuple):
+    """Variances along a filter run, in standardised observed coordinates.
+
+    Attributes:
+        posterior: Omega_{t|t} = B Sigma_{t|t} B'.
+        predicted: The diagonals of B Sigma_{t+h|t} B' for h = 1..H, without observation noise.
+    """
+
+    posterior: Float[Array, "T N N"]
+    predicted: Float[Array, "T H N"]
+
+
+@eqx.filter_jit
+def variance_growth(
+    model: StateSpaceModel,
+    x: Float[Array, "T N"],
+    recursion: Recursion,
+    horizon: int = 1,
+    key: Key[Array, ""] | None = None,
+) -> Growth:
+    """Filter a complete series and, at each step, predict `horizon` steps ahead without assimilation.
+
+    `key` draws the noise inside the core while it filters, if it has any.
+    """
+    start = initial_belief(model, model.embed(x[None, 0]))
+    dynamics = dynamics_of(model, start)
+    noise = core_noise(model.core, key, len(x) - 1, 1, model.dtype)
+    observations = observations_of(x[None, 1:], jnp.ones_like(x[None, 1:], bool), model.observation, noise)
+    observed = lambda P: model.observation.columns(model.observation.rows(P))[0]  # noqa: E731
+
+    def ahead(belief: Belief, _: None) -> tuple[Belief, Array]:
+        belief = predict(dynamics.core, dynamics.process_variance, belief, transport=recursion.transport)
+        return belief, jnp.diagonal(observed(belief.covariance))
+
+    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, Growth]:
+        now = step(recursion, dynamics, model.observation, belief, *inputs)
+        _, predicted = jax.lax.scan(ahead, now.filtered, None, length=horizon)
+        return now.filtered, Growth(observed(now.filtered.covariance), predicted)
+
+    return jax.lax.scan(body, start, (observations.x, observations.mask, observations.noise))[1]
+
+
+def tangent_grounding(
+    model: StateSpaceModel,
+    recursion: Recursion,
+    reference: Reference,
+    protocol: Protocol,
+    horizons: tuple[int, ...] = (1,),
+) -> dict[int, Grounding]:
+    """G_tan (Eq. gtan) at horizon 1 and G_tan^(H) beyond: the model's variance growth against the true tangent's.
+
+    The covariance of step t|t is pushed H steps without assimilation, by the model and by the product of the true
+    Jacobians J*_{t+H-1} ... J*_t.
+    """
+    chosen = model.exact() if protocol.gates == "hard" else model
+    rows = protocol.warm_up + protocol.grounding_steps + 1
+    x = jnp.asarray(reference.scaler.transform(reference.test_observations[:rows]), model.dtype)
+    growth = jax.tree.map(
+        lambda a: np.asarray(a, np.float64)[protocol.warm_up :],
+        variance_growth(chosen, x, recursion, max(horizons), jax.random.key(protocol.seed)),
+    )
+    # Growth[i] belongs to row i + 1 of x: the first row only anchors the belief.
+    first, count = protocol.warm_up + 1, len(growth.posterior)
+    J = reference.jacobians(reference.test_states[first : first + count + max(horizons) - 1])
+    before = np.diagonal(growth.posterior, axis1=1, axis2=2)
+    # Without transport each variance settles at a constant, of which float32 leaves fewer digits.
+    tolerance = max(TOLERANCE, 100.0 * float(jnp.finfo(model.dtype).eps))
+    found, product = {}, J[:count]
+    for h in range(1, max(horizons) + 1):
+        product = product if h == 1 else J[h - 1 : h - 1 + count] @ product
+        if h in horizons:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                model_growth = np.log(growth.predicted[:, h - 1]) - np.log(before)
+            found[h] = grounding(model_growth, oracle_log_growth(growth.posterior, product), tolerance=tolerance)
+    return found
+
+
+class ForecastScores(NamedTuple):
+    """Ensemble scores in data units, over the paper's number of starts and over all of them.
+
+    Attributes:
+        rmse_clean: Of the endpoint against the state without observation noise, in standardised units, over all starts
+            (Eq. rmse_10).
+    """
+
+    nll: float
+    crps: float
+    rmse: float
+    nll_all: float
+    crps_all: float
+    rmse_all: float
+    rmse_clean: float
+
+
+def filtered_beliefs(
+    model: StateSpaceModel, recursion: Recursion, x: Float[np.ndarray, "T N"], starts: np.ndarray, warm_up: int
+) -> Belief:
+    """The beliefs at rows `starts` of x, each after filtering the `warm_up` rows before it."""
+    windows = jnp.asarray(np.stack([x[s - warm_up : s + 1] for s in starts]), model.dtype)
+    return run_filter(model, windows, jnp.ones_like(windows, bool), recursion, key=jax.random.key(0)).final
+
+
+def forecast_scores(
+    model: StateSpaceModel,
+    recursion: Recursion,
+    reference: Reference,
+    protocol: Protocol,
+    start: Literal["embedding", "filtered"],
+    horizons: tuple[int, ...] | None = None,
+) -> dict[int, ForecastScores]:
+    """Path-mean NLL, endpoint CRPS and endpoint RMSE of ensembles against noisy observations (appendix C.4).
+
+    Args:
+        start: "embedding" of the noisy observation (the paper's) or "filtered" belief.
+        horizons: Other horizons than the protocol's.
+
+    Returns:
+        Scores in data units by horizon.
+    """
+    horizons = horizons or protocol.all_horizons
+    first, longest = protocol.warm_up, max(horizons)
+    # Each filtered start costs `warm_up` filter steps, so that there are fewer of them.
+    count = protocol.num_extra_starts if start == "embedding" else protocol.num_starts
+    starts = first + evenly(protocol.forecast_span - first, count)
+    x = reference.scaler.transform(reference.test_observations[: protocol.forecast_span + longest + 1])
+    if start == "embedding":
+        origin: Array | Belief = model.embed(jnp.asarray(x[starts], model.dtype))
+    else:
+        origin = filtered_beliefs(model, recursion, x, starts, protocol.warm_up)
+    key = jax.random.key(protocol.seed)
+    ensemble = forecast_ensemble(model, origin, longest, protocol.num_members, key=key)
+    standard = np.asarray(ensemble, np.float64)
+    members = reference.scaler.inverse(standard)
+    future = np.stack([reference.test_observations[s + 1 : s + 1 + longest] for s in starts])
+    paths, endpoints = evenly(len(starts), protocol.num_starts), evenly(len(starts), protocol.num_crps_starts)
+
+    def scores(h: int) -> ForecastScores:
+        last, truth = members[:, :, h - 1], future[:, h - 1]
+        return ForecastScores(
+            nll=ensemble_nll(members[:, paths, :h], future[paths, :h]),
+            crps=ensemble_crps(last[:, endpoints], truth[endpoints]),
+            rmse=ensemble_rmse(last[:, endpoints], truth[endpoints]),
+            nll_all=ensemble_nll(members[:, :, :h], future[:, :h]),
+            crps_all=ensemble_crps(last, truth),
+            rmse_all=ensemble_rmse(last, truth),
+            rmse_clean=ensemble_rmse(
+                standard[:, :, h - 1], reference.scaler.transform(reference.test_states[starts + h])
+            ),
+        )
+
+    return {h: scores(h) for h in horizons}
+
+
+# The three-axis report card of a model on a system.
+
+
+@dataclass(frozen=True)
+class ReportCard:
+    """All metrics of one model; NaN where a metric is not defined (no shell, or a diverged run).
+
+    Attributes:
+        nll, crps, g_tan: Local probabilistic behaviour (embedding start, data units).
+        d_stsp_stoch, dh_stoch: Stochastic dynamics.
+        d_stsp_core, dh_core, d_h_core: Deterministic dynamics.
+        diverged_core, diverged_stoch: How many of the watched free runs left the attractor.
+        extra: Further columns: filtered starts, more starts, within-coordinate G_tan, spectra, other references.
+        protocol: How all of this was measured.
+    """
+
+    nll: float
+    crps: float
+    g_tan: float
+    d_stsp_stoch: float
+    dh_stoch: float
+    d_stsp_core: float
+    dh_core: float
+    d_h_core: float
+    diverged_core: int
+    diverged_stoch: int
+    extra: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that are not finite become None."""
+        return json_values(asdict(self))
+
+
+def core_of(record: dict[str, Any]) -> Fidelity | None:
+    """The deterministic axis of a stored card, for models that share its core; None if it is not complete."""
+    extra = record.get("extra") or {}
+    if "h_core" not in extra:
+        return None
+
+    def number(value: float | None) -> float:
+        return float("nan") if value is None else value
+
+    return Fidelity(
+        d_stsp=number(record["d_stsp_core"]),
+        dh=number(record["dh_core"]),
+        d_h=number(record["d_h_core"]),
+        h=number(extra["h_core"]),
+        exponents=extra["exponents_core"],
+        diverged_at=extra["diverged_at_core"],
+        diverged=record["diverged_core"],
+    )
+
+
+def json_values(value: Any) -> Any:
+    """Plain values for JSON, with None for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: json_values(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [json_values(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def evaluate(
+    model: StateSpaceModel,
+    reference: Reference,
+    *,
+    method: str = "kaffee",
+    protocol: Protocol | None = None,
+    core_fidelity: Fidelity | None = None,
+) -> ReportCard:
+    """Evaluate a model against the true system along the three axes.
+
+    A core that diverges has no deterministic axis: NaN (None in JSON), with `extra["diverged_at_core"]`, the first step
+    beyond the bound, and `diverged_core`, how many of the watched runs did the same; likewise with the shell on. A core
+    that comes to rest has all metrics: no positive exponents, so that dh is the h of the reference, and D_H = 1.
+
+    Args:
+        method: Decides the filter that goes with the model; "prior" evaluates the core alone.
+        core_fidelity: The deterministic axis, if it is known already (a frozen core's is its prior's).
+
+    Raises:
+        ConfigError: For an unknown method, or a reference with a constant coordinate (see `kaffee.metrics`).
+    """
+    protocol = protocol or Protocol()
+    h = reference.lyapunov.sum_positive
+    core = core_fidelity or fidelity(model, reference, protocol, stochastic=False, h_reference=h)
+    extra: dict[str, Any] = {
+        "h_core": core.h,
+        "exponents_core": core.exponents,
+        "diverged_at_core": core.diverged_at,
+        "h_reference": h,
+        "h_reference_error": reference.lyapunov.sum_positive_error,
+        "h_reference_noisy": reference.lyapunov_noisy.sum_positive,
+    }
+    nan = float("nan")
+    local: dict[str, Any] = dict.fromkeys(("nll", "crps", "g_tan", "d_stsp_stoch", "dh_stoch"), nan)
+    local["diverged_stoch"] = 0
+    if method != "prior":
+        recursion = get_method(method).filter
+        embedded = forecast_scores(model, recursion, reference, protocol, "embedding")
+        filtered = forecast_scores(model, recursion, reference, protocol, "filtered")
+        tangents = tangent_grounding(model, recursion, reference, protocol, (1, *protocol.spectrum_horizons))
+        noisy = fidelity(model, reference, protocol, stochastic=True, h_reference=h)
+        here, after, tangent = embedded[protocol.horizon], filtered[protocol.horizon], tangents[1]
+        local = {
+            "nll": here.nll,
+            "crps": here.crps,
+            "g_tan": tangent.pooled,
+            "d_stsp_stoch": noisy.d_stsp,
+            "dh_stoch": noisy.dh,
+            "diverged_stoch": noisy.diverged,
+        }
+        extra |= {
+            "nll_all_starts": here.nll_all,
+            "crps_all_starts": here.crps_all,
+            "nll_filtered": after.nll_all,
+            "crps_filtered": after.crps_all,
+            "spectrum": {
+                str(h): {
+                    "embedding": embedded[h]._asdict(),
+                    "filtered": filtered[h]._asdict(),
+                    "g_tan": tangents[h].pooled,
+                    "g_tan_within": tangents[h].within,
+                }
+                for h in protocol.spectrum_horizons
+            },
+            "g_tan_within": tangent.within,
+            "h_stoch": noisy.h,
+            "dh_stoch_noisy_reference": abs(noisy.h - reference.lyapunov_noisy.sum_positive),
+            "d_h_stoch": noisy.d_h,
+            "exponents_stoch": noisy.exponents,
+            "diverged_at_stoch": noisy.diverged_at,
+        }
+    return ReportCard(
+        **local,
+        d_stsp_core=core.d_stsp,
+        dh_core=core.dh,
+        d_h_core=core.d_h,
+        diverged_core=core.diverged,
+        extra=extra,
+        protocol={**protocol.to_dict(), "starts": "embedding", "coordinates": "data units"},
+    )

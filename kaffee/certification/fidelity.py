@@ -1,0 +1,260 @@
+"""How an evaluation is done, as data that stands beside its results."""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kaffee.data.gaps import evenly
+from kaffee.data.scaler import Scaler, context_scaler
+from kaffee.data.series import Series
+from kaffee.errors import ConfigError
+from kaffee.filtering.rollout import free_run
+from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_mixture
+from kaffee.metrics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
+from kaffee.metrics.spectra import d_hellinger
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.systems.simulation import simulate
+from kaffee.systems.system import System
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The protocol of appendix C.4; the defaults are the paper's for Lorenz-96.
+
+    Attributes:
+        horizon: Forecast steps H = floor(0.25 / (lambda_1 dt)).
+        spectrum_horizons: Forecast steps of the skill spectrum: 0.13, 0.27, 0.60, 1.00 Lyapunov times (D.1).
+        num_members: Of an ensemble.
+        num_starts: Forecast starts of the NLL, evenly spaced over `forecast_span` steps of the test data.
+        num_crps_starts: Of the CRPS.
+        num_extra_starts: Of the additional columns from embedded observations, where 100 starts are too few (see
+            docs/decisions.md); filtered beliefs start at `num_starts` of them.
+        warm_up: Filter steps before G_tan and before a forecast from a filtered belief.
+        grounding_steps: Steps pooled in G_tan.
+        gates: Whose slopes transport the covariance that G_tan sees.
+        rollout_steps, transient: Of free runs.
+        num_exponents: Lyapunov exponents computed of a surrogate, at most all it has.
+        mixture_samples: Monte Carlo draws of D_stsp.
+        num_divergence_starts: Free runs that are only watched for divergence.
+    """
+
+    horizon: int = 4
+    spectrum_horizons: tuple[int, ...] = (2, 4, 9, 15)
+    num_members: int = 200
+    num_starts: int = 100
+    num_crps_starts: int = 10
+    num_extra_starts: int = 500
+    forecast_span: int = 20_000
+    warm_up: int = 200
+    grounding_steps: int = 4_000
+    gates: Literal["hard", "surrogate"] = "hard"
+    rollout_steps: int = 100_000
+    transient: int = 1_000
+    num_exponents: int = 20
+    mixture_samples: int = 1_000
+    num_divergence_starts: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, int) and name != "seed" and value < 1:
+                raise ConfigError(f"protocol.{name} must be at least 1, not {value}.")
+        if any(h < 1 for h in self.spectrum_horizons):
+            raise ConfigError(f"protocol.spectrum_horizons must all be at least 1, not {self.spectrum_horizons}.")
+        if self.forecast_span <= self.warm_up:
+            raise ConfigError(
+                f"protocol.forecast_span must exceed warm_up: {self.forecast_span} steps leave no starts after "
+                f"{self.warm_up}."
+            )
+        if self.num_extra_starts < max(self.num_starts, self.num_crps_starts):
+            raise ConfigError("protocol.num_extra_starts must not be smaller than the other numbers of starts.")
+
+    @property
+    def all_horizons(self) -> tuple[int, ...]:
+        """Every horizon at which forecasts are scored, in ascending order."""
+        return tuple(sorted({self.horizon, *self.spectrum_horizons}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+# What a surrogate is compared with: the true system's trajectories, Jacobians and Lyapunov spectra.
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A system with training data and everything known about the truth, in data units.
+
+    Attributes:
+        train: Noisy training observations.
+        scaler: Mean and spread of the training data.
+        test_states, test_observations: The continuation of the same trajectory.
+        clean: A noise-free trajectory, after a transient.
+    """
+
+    system: System
+    train: Series
+    scaler: Scaler
+    test_states: Float[np.ndarray, "T N"]
+    test_observations: Float[np.ndarray, "T N"]
+    clean: Float[np.ndarray, "T N"]
+
+    def __post_init__(self) -> None:
+        for name in ("test_states", "test_observations", "clean"):
+            bad = np.flatnonzero(~np.isfinite(getattr(self, name)).all(axis=1))
+            if len(bad):
+                raise ConfigError(
+                    f"reference.{name} has non-finite values in {len(bad)} rows, the first is {bad[0]}; "
+                    f"a truth to compare with has no gaps."
+                )
+
+    @cached_property
+    def standard_train(self) -> Series:
+        """The training data in standardised units."""
+        return self.train.standardised(self.scaler)
+
+    @cached_property
+    def lyapunov(self) -> LyapunovSpectrum:
+        """Spectrum of the deterministic flow, over as many steps as the clean trajectory has."""
+        return lyapunov_spectrum(self.system, num_steps=len(self.clean))
+
+    @cached_property
+    def lyapunov_noisy(self) -> LyapunovSpectrum:
+        """Spectrum of its Jacobians along the noisy test states."""
+        return lyapunov_spectrum(self.system, self.test_states)
+
+    def jacobians(self, states: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N N"]:
+        """J* of the flow at states, in the model's standardised coordinates: J_ij s_j / s_i."""
+        with jax.enable_x64(True):
+            J = np.asarray(jax.jit(jax.vmap(self.system.jacobian))(jnp.asarray(states)))
+        scale = self.scaler.scale
+        return J * scale[None, None, :] / scale[None, :, None]
+
+
+def simulate_reference(
+    system: System,
+    *,
+    num_train_steps: int,
+    process_noise: float,
+    observation_noise: float,
+    seed: int,
+    protocol: Protocol,
+    scaler: Literal["states", "observations"] = "states",
+) -> Reference:
+    """Simulate training data, test data and the clean reference of a system.
+
+    Args:
+        scaler: Standardise by the clean training states (appendix C.3), or by the noisy observations, if these are all
+            that may be known (appendix C.5).
+    """
+    longest = max(protocol.all_horizons)
+    num_test = max(
+        protocol.transient + protocol.rollout_steps,
+        protocol.forecast_span + longest + 1,
+        protocol.warm_up + protocol.grounding_steps + longest + 1,
+    )
+    simulation = simulate(
+        system,
+        num_train_steps + num_test,
+        seed=seed,
+        process_noise=process_noise,
+        observation_noise=observation_noise,
+        num_train_steps=num_train_steps,
+    )
+    states, observations = simulation.states, simulation.observations
+    if scaler == "states":
+        known = Scaler(states[:num_train_steps].mean(axis=0), states[:num_train_steps].std(axis=0))
+    else:
+        known = context_scaler(observations[:num_train_steps])
+    clean = simulate(system, protocol.transient + protocol.rollout_steps, seed=seed).states[protocol.transient :]
+    return Reference(
+        system=system,
+        train=Series.from_arrays(observations[:num_train_steps], times=simulation.times[:num_train_steps]),
+        scaler=known,
+        test_states=states[num_train_steps:],
+        test_observations=observations[num_train_steps:],
+        clean=clean,
+    )
+
+
+# Axes 2 and 3: long free runs with the shell on and off, against noisy and clean truth.
+
+
+class Fidelity(NamedTuple):
+    """How well a free run reconstructs the dynamics; NaN where it diverged.
+
+    Attributes:
+        exponents: Lyapunov exponents per unit of time.
+        diverged_at: First step beyond the bound, 0 for never.
+        diverged: How many of the watched runs diverged.
+    """
+
+    d_stsp: float
+    dh: float
+    d_h: float
+    h: float
+    exponents: list[float]
+    diverged_at: int
+    diverged: int
+
+
+def state_space_divergence(
+    reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "L N"], *, num_samples: int = 1_000, seed: int = 0
+) -> float:
+    """D_stsp by histogram for up to three coordinates, by Gaussian mixtures beyond (appendix C.4)."""
+    if reference.shape[1] <= 3:
+        return d_stsp_histogram(reference, generated)
+    return d_stsp_mixture(reference, generated, num_samples=num_samples, seed=seed)
+
+
+def fidelity(
+    model: StateSpaceModel, reference: Reference, protocol: Protocol, *, stochastic: bool, h_reference: float | None
+) -> Fidelity:
+    """Free run of `protocol.rollout_steps` after a transient, and its comparison with the truth.
+
+    Shell on: starts at a noisy observation, generates noisy observations, is compared with noisy observations.
+    Shell off: starts at a clean state, is compared with the clean trajectory.
+
+    Args:
+        h_reference: The true h; None: without Lyapunov exponents.
+    """
+    if stochastic:
+        # The post-burn window of the held-out data.
+        truth = reference.test_observations[protocol.transient :][: protocol.rollout_steps]
+        origins = reference.test_observations
+    else:
+        truth, origins = reference.clean, reference.clean
+    target = reference.scaler.transform(truth)
+    key = jax.random.key(protocol.seed + 1) if stochastic else None
+    first = jnp.asarray(reference.scaler.transform(origins[:1]), model.dtype)
+    noise: Any = {"key": key, "core_key": jax.random.key(protocol.seed + 2)}
+    run = free_run(model, model.embed(first), protocol.rollout_steps, transient=protocol.transient, **noise)
+    diverged_at = int(run.diverged_at[0])
+    watched = evenly(len(origins), protocol.num_divergence_starts)
+    starts: Array = jnp.asarray(reference.scaler.transform(origins[watched]), model.dtype)
+    watch = free_run(model, model.embed(starts), 0, transient=protocol.rollout_steps, **noise)
+    diverged = int(jnp.sum(watch.diverged_at > 0))
+    if diverged_at:
+        nan = float("nan")
+        return Fidelity(nan, nan, nan, nan, [], diverged_at, diverged)
+    generated = np.asarray(run.observations[0], np.float64)
+    h, exponents = float("nan"), []
+    if h_reference is not None:
+        count = min(protocol.num_exponents, model.latent_dim)
+        spectrum = lyapunov_spectrum(model.core.exact(), run.states[0], num_exponents=count, dt=reference.system.dt)
+        h, exponents = spectrum.sum_positive, [float(e) for e in spectrum.exponents]
+    return Fidelity(
+        d_stsp=state_space_divergence(target, generated, num_samples=protocol.mixture_samples, seed=protocol.seed),
+        dh=float("nan") if h_reference is None else abs(h - h_reference),
+        d_h=d_hellinger(target, generated),
+        h=h,
+        exponents=exponents,
+        diverged_at=diverged_at,
+        diverged=diverged,
+    )

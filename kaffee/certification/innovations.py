@@ -1,0 +1,366 @@
+"""One filter pass over held-out recordings, from which every local check takes what it needs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from scipy.special import chdtrc, chdtri, ndtr, ndtri
+
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.series import Series
+from kaffee.errors import DataError
+from kaffee.filtering.gated import Row, Track, advance, before_the_first_row, open_gate
+from kaffee.filtering.gaussian import Belief, innovate
+from kaffee.filtering.recursion import Recursion, predict
+from kaffee.filtering.sweep import time_first
+from kaffee.metrics.calibration import coverage, normal
+from kaffee.model.statespace import StateSpaceModel
+
+WARM_UP = 20
+"""Rows in which a filter forgets how its first row anchored it, and which are not scored."""
+
+
+class Starts(NamedTuple):
+    """Rows of a series from which forecasts start: the recording of each, and the row in it."""
+
+    recordings: Int[np.ndarray, " S"]
+    rows: Int[np.ndarray, " S"]
+
+    def ahead(self, recordings: tuple[Float[np.ndarray, "T N"], ...], steps: int) -> Float[np.ndarray, "S N"]:
+        """The row `steps` after each start; NaN beyond the end of its recording."""
+        found = np.full((len(self.rows), recordings[0].shape[1]), np.nan)
+        for r, values in enumerate(recordings):
+            mine = (self.recordings == r) & (self.rows + steps < len(values))
+            found[mine] = values[self.rows[mine] + steps]
+        return found
+
+
+@dataclass(frozen=True)
+class FilterPass:
+    """A model's filter over a series, in standardised coordinates.
+
+    Attributes:
+        reconstruction: Whose filter.
+        series: In data units, with the model's columns.
+        standard: Its recordings in standardised units, NaN where missing.
+        rows: What the filter gave at every row of each recording.
+        whitened: y = L^-1 v of the seen entries, Omega = L L' (`filtering.gaussian`); NaN where nothing is scored.
+        starts: Where beliefs were kept.
+        beliefs: Filtered, at those rows.
+        warm_up: Rows of each recording that are not scored.
+    """
+
+    reconstruction: Reconstruction
+    series: Series
+    standard: tuple[Float[np.ndarray, "T N"], ...]
+    rows: tuple[Row, ...]
+    whitened: tuple[Float[np.ndarray, "T N"], ...]
+    starts: Starts
+    beliefs: Belief
+    warm_up: int
+
+    @property
+    def recursion(self) -> Recursion:
+        """The filter's switches."""
+        return self.reconstruction.filter
+
+    def scored(self) -> tuple[Bool[np.ndarray, "T N"], ...]:
+        """For every recording, the entries that were predicted and read, after the warm-up."""
+        found = []
+        for row in self.rows:
+            mask = np.asarray(row.accepted) & ~np.asarray(row.restarted)[:, None]
+            mask[: self.warm_up] = False
+            found.append(mask)
+        return tuple(found)
+
+
+def warm_up_of(series: Series) -> int:
+    """`WARM_UP`, or a quarter of the longest recording if that is less; at least the row that anchors."""
+    return max(1, min(WARM_UP, max(series.lengths) // 4))
+
+
+def choose_starts(series: Series, count: int) -> Starts:
+    """Up to `count` evenly spaced rows after the warm-up that have a row after them."""
+    warm_up = warm_up_of(series)
+    pairs = [(r, t) for r, length in enumerate(series.lengths) for t in range(warm_up, length - 1)]
+    if not pairs:
+        raise DataError(
+            f"{series.label}: the longest recording has {max(series.lengths)} rows; a forecast needs one row after "
+            f"{warm_up} to start from. Hold out more."
+        )
+    chosen = np.unique(np.linspace(0, len(pairs) - 1, min(count, len(pairs))).round().astype(int))
+    table = np.array(pairs)[chosen]
+    return Starts(table[:, 0], table[:, 1])
+
+
+@eqx.filter_jit
+def _sweep(
+    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], slots: Int[Array, "T R"], kept: Belief
+) -> tuple[Row, Float[Array, "T R N"], Belief]:
+    Gamma, Lambda = model.shell.process_variance(), model.shell.observation_variance()
+
+    def body(carry: tuple[Track, Belief], now: tuple[Array, Array]) -> tuple[tuple[Track, Belief], tuple[Row, Array]]:
+        (track, kept), (x, slot) = carry, now
+        after, row = advance(model, recursion, open_gate(), track, x)
+        # As inside `advance`; the compiler sees both and computes one.
+        predicted = predict(model.core, Gamma, track.belief, transport=recursion.transport)
+        clean = jnp.where(row.accepted, x, 0.0)
+        whitened = innovate(predicted, clean, row.accepted, model.observation, Lambda).whitened
+        whitened = jnp.where(row.accepted & ~row.restarted[:, None], whitened, jnp.nan)
+        # A slot beyond the last is not a start, and dropped.
+        kept = jax.tree.map(lambda a, b: a.at[slot].set(b, mode="drop"), kept, after.belief)
+        return (after, kept), (row, whitened)
+
+    start = before_the_first_row(model, x.shape[1])
+    (_, kept), (rows, whitened) = jax.lax.scan(body, (start, kept), (x, slots))
+    return rows, whitened, kept
+
+
+def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) -> FilterPass:
+    """Filter a series whose columns are the model's, and keep the beliefs at `starts`.
+
+    Where only part of a row was read, the part is whitened by the Cholesky factor of its own block of Omega: under the
+    model these numbers are independent and standard normal for every pattern of gaps, which v_i / sqrt(Omega_ii) are
+    not.
+    """
+    model = reconstruction.model
+    standard = series.standardised(reconstruction.scaler)
+    x = time_first(standard, model.dtype)
+    count, M = len(starts.rows), model.latent_dim
+    slots = np.full(x.shape[:2], count)
+    slots[starts.rows, starts.recordings] = np.arange(count)
+    kept = Belief(jnp.zeros((count, M), model.dtype), jnp.zeros((count, M, M), model.dtype))
+    rows, whitened, beliefs = _sweep(model, reconstruction.filter, x, jnp.asarray(slots, jnp.int32), kept)
+    found: Any = jax.tree.map(np.asarray, (rows, whitened))
+    each = [jax.tree.map(lambda a, r=r, T=T: a[:T, r], found) for r, T in enumerate(series.lengths)]
+    return FilterPass(
+        reconstruction=reconstruction,
+        series=series,
+        standard=standard.recordings,
+        rows=tuple(row for row, _ in each),
+        whitened=tuple(np.asarray(y, np.float64) for _, y in each),
+        starts=starts,
+        beliefs=beliefs,
+        warm_up=warm_up_of(series),
+    )
+
+
+# Are innovations white? What a filter leaves behind should not be predictable from what it left behind before.
+
+
+NUM_LAGS = 20
+MIN_PAIRS = 20
+"""Fewer pairs of rows than this say nothing about a lag."""
+
+
+@dataclass(frozen=True)
+class Whiteness:
+    """Autocorrelations of the whitened innovations, coordinate by coordinate.
+
+    Attributes:
+        lags: 1..K.
+        autocorrelations: At each lag of each coordinate; NaN where there are too few pairs of rows.
+        bands: Half-width of the 95 % band of white noise, likewise.
+        chance: What each stays below if all is white, by its own number of pairs; all of them do with probability 99 %.
+        ljung_box: Q of each coordinate, chi-square with as many degrees of freedom as it has lags if all is white.
+        p_values: P(Q' > Q). With thousands of rows nearly always 0 on real data: a test of whether there is anything at
+            all, not of how much.
+        largest: The largest |autocorrelation|, the effect size.
+        largest_lag, largest_coordinate: Where it is.
+        outside: Share of autocorrelations outside their band; 0.05 if all is white.
+    """
+
+    lags: list[int]
+    autocorrelations: Float[np.ndarray, "K N"]
+    bands: Float[np.ndarray, "K N"]
+    chance: Float[np.ndarray, "K N"]
+    ljung_box: Float[np.ndarray, " N"]
+    p_values: Float[np.ndarray, " N"]
+    largest: float
+    largest_lag: int
+    largest_coordinate: int
+    outside: float
+
+
+def autocorrelation(
+    recordings: Sequence[Float[np.ndarray, "T N"]], lag: int
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """r_k over all pairs of rows of one recording that are `lag` apart and both seen, and how many pairs there are.
+
+        r_k = [mean over pairs (y_t - m)(y_{t+k} - m)] / [mean over rows (y_t - m)^2]
+
+    With gaps the pairs across them count too: under the model innovations stay independent over a gap.
+    """
+    everything = np.concatenate(recordings)
+    seen = ~np.isnan(everything)
+    count = np.maximum(seen.sum(axis=0), 1)
+    mean = np.where(seen, everything, 0.0).sum(axis=0) / count
+    variance = np.sum(np.where(seen, everything - mean, 0.0) ** 2, axis=0) / count
+    products = [(y[lag:] - mean) * (y[:-lag] - mean) for y in recordings if len(y) > lag]
+    stacked = np.concatenate(products) if products else np.zeros((0, len(mean)))
+    pairs = (~np.isnan(stacked)).sum(axis=0)
+    usable = (pairs >= MIN_PAIRS) & (variance > 0)
+    covariance = np.nansum(stacked, axis=0) / np.maximum(pairs, 1)
+    return np.where(usable, covariance / np.where(usable, variance, 1.0), np.nan), pairs
+
+
+def whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = NUM_LAGS) -> Whiteness | None:
+    """Whether sequences (NaN where there is no value) are white; None if they are too short to tell.
+
+    Q = sum_k n_k r_k^2, which is Ljung and Box's n (n + 2) r_k^2 / (n - k) up to terms of order 1 / n and holds with
+    gaps, where n_k pairs are seen. The mean is taken out first: a bias is another fault, and reported as such.
+    """
+    found = [autocorrelation(recordings, lag) for lag in range(1, num_lags + 1)]
+    r, pairs = np.array([a for a, _ in found]), np.array([n for _, n in found])
+    usable = np.isfinite(r)
+    if not usable.any():
+        return None
+    error = np.where(usable, 1.0 / np.sqrt(np.maximum(pairs, 1)), np.nan)
+    bands = ndtri(0.975) * error
+    Q = np.nansum((r / error) ** 2, axis=0)
+    degrees = usable.sum(axis=0)
+    p_values = np.where(degrees > 0, chdtrc(np.maximum(degrees, 1), Q), np.nan)
+    lag, coordinate = np.unravel_index(np.nanargmax(np.abs(r)), r.shape)
+    return Whiteness(
+        lags=list(range(1, num_lags + 1)),
+        autocorrelations=r,
+        bands=bands,
+        chance=normal(int(usable.sum())) * error,
+        ljung_box=np.where(degrees > 0, Q, np.nan),
+        p_values=p_values,
+        largest=float(np.abs(r[lag, coordinate])),
+        largest_lag=int(lag) + 1,
+        largest_coordinate=int(coordinate),
+        outside=float((np.abs(r) > bands)[usable].mean()),
+    )
+
+
+# What a filter's innovations on held-out data say: bias, width, shape and memory of its one-step predictions.
+
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+CURVE = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
+JUDGED = 0.9
+NUM_BINS = 20
+MIN_ENTRIES = 50
+"""Fewer scored entries than this make a coverage of 90 % uncertain by more than 4 %."""
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """One-step predictions of held-out readings.
+
+    Attributes:
+        columns: Names of the coordinates.
+        num_entries: Scored entries: predicted, read, after the warm-up.
+        counts: Of these, in each coordinate.
+        num_independent: Readings of one row may err together; so many independent ones say at least as much.
+        num_restarts: How often the filter lost its belief and started anew.
+        nll, nll_standard: -log p per entry given the past, in data units and in standardised ones.
+        bias: Mean of v_i / sqrt(Omega_ii) of each coordinate, 0 if unbiased.
+        bias_errors: Its standard error if innovations are white; NaN without entries, as all of a coordinate.
+        nis: Mean of v' Omega^-1 v per entry, 1 for a calibrated filter; above: bands too narrow.
+        nis_each: Mean of v_i^2 / Omega_ii of each coordinate.
+        nis_band: Where it lies with probability 95 % if all is well: quantiles of chi-square / degrees of freedom.
+        pit: Histogram density of Phi(v_i / sqrt(Omega_ii)) over `NUM_BINS` equal bins; 1 everywhere if calibrated.
+        ks: Kolmogorov-Smirnov distance of these from uniform, pooled and `ks_each` coordinate.
+        coverage: Share of entries inside their central band, by level.
+        coverage_each: Of each coordinate, at `JUDGED`.
+        curve_levels, curve: The same at many levels: the reliability curve.
+        whiteness: None if recordings are too short.
+    """
+
+    columns: tuple[str, ...]
+    num_entries: int
+    counts: Int[np.ndarray, " N"]
+    num_independent: float
+    num_restarts: int
+    nll: float
+    nll_standard: float
+    bias: Float[np.ndarray, " N"]
+    bias_errors: Float[np.ndarray, " N"]
+    nis: float
+    nis_band: tuple[float, float]
+    nis_each: Float[np.ndarray, " N"]
+    pit: Float[np.ndarray, " B"]
+    ks: float
+    ks_each: Float[np.ndarray, " N"]
+    coverage: dict[str, float]
+    coverage_each: Float[np.ndarray, " N"]
+    curve_levels: tuple[float, ...]
+    curve: list[float]
+    whiteness: Whiteness | None
+
+
+def ks_distance(u: Float[np.ndarray, " T"]) -> float:
+    """sup |F_n(u) - u|, the distance of a sample from the uniform distribution on [0, 1]; NaN for an empty one.
+
+    >>> round(ks_distance(np.array([0.1, 0.2, 0.3])), 6)
+    0.7
+    """
+    if not len(u):
+        return float("nan")
+    ordered, n = np.sort(u), len(u)
+    return float(np.max(np.maximum(np.arange(1, n + 1) / n - ordered, ordered - np.arange(n) / n)))
+
+
+def residual_checks(run: FilterPass) -> Residuals:
+    """All checks of the innovations of a filter pass.
+
+    Marginal innovations v_i / sqrt(Omega_ii) give bias, PIT and coverage, since these are the bands that a user sees;
+    jointly whitened ones give NIS and autocorrelations, since these are independent under the model.
+    """
+    scored = run.scored()
+    scale = run.reconstruction.scaler.scale
+    total = sum(int(mask.sum()) for mask in scored)
+    if total < MIN_ENTRIES:
+        raise DataError(
+            f"{run.series.label}: {total} readings can be scored after {run.warm_up} rows of warm-up; at least "
+            f"{MIN_ENTRIES} are needed. Hold out more."
+        )
+    standardised, degrees, nis, nll = [], 0, 0.0, 0.0
+    for x, row, mask in zip(run.standard, run.rows, scored, strict=True):
+        v = x - np.asarray(row.reading_mean, np.float64)
+        standardised.append(np.where(mask, v / np.asarray(row.reading_std, np.float64), np.nan))
+        rows = mask.any(axis=1)
+        degrees += int(mask.sum())
+        nis += float(np.sum(row.nis[rows], dtype=np.float64))
+        nll += float(np.sum(row.nll[rows], dtype=np.float64))
+    u = np.concatenate(standardised)
+    seen = ~np.isnan(u)
+    each = [u[seen[:, j], j] for j in range(u.shape[1])]
+    pooled = u[seen]
+    counts = seen.sum(axis=0)
+
+    def of_each(measure: Callable[[np.ndarray], float]) -> Float[np.ndarray, " N"]:
+        return np.array([measure(values) if len(values) else np.nan for values in each])
+
+    white = [np.where(mask, y, np.nan) for y, mask in zip(run.whitened, scored, strict=True)]
+    ones = np.ones_like(pooled)
+    return Residuals(
+        columns=run.series.columns,
+        num_entries=total,
+        counts=counts,
+        num_independent=float(total**2 / np.sum(seen.sum(axis=1) ** 2)),
+        num_restarts=sum(int(np.asarray(row.restarted)[1:].sum()) for row in run.rows),
+        nll=nll / total + float(np.log(scale) @ counts) / total,
+        nll_standard=nll / total,
+        bias=of_each(np.mean),
+        bias_errors=of_each(lambda values: len(values) ** -0.5),
+        nis=nis / degrees,
+        nis_band=(float(chdtri(degrees, 0.975)) / degrees, float(chdtri(degrees, 0.025)) / degrees),
+        nis_each=of_each(lambda values: float(np.mean(values**2))),
+        pit=np.histogram(ndtr(pooled), bins=NUM_BINS, range=(0.0, 1.0))[0] * NUM_BINS / total,
+        ks=ks_distance(ndtr(pooled)),
+        ks_each=of_each(lambda values: ks_distance(ndtr(values))),
+        coverage={f"{level:g}": coverage(pooled, ones, level) for level in LEVELS},
+        coverage_each=of_each(lambda values: coverage(values, np.ones_like(values), JUDGED)),
+        curve_levels=CURVE,
+        curve=[coverage(pooled, ones, level) for level in CURVE],
+        whiteness=whiteness(white),
+    )

@@ -1,0 +1,126 @@
+"""What the commands on recordings share: a model, files in, a table out."""
+
+import json as json_module
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from kaffee.checkpoint.reconstruction import Reconstruction
+    from kaffee.data.series import Series
+
+Run = Annotated[Path, typer.Argument(help="Folder of a run, or of a model.")]
+Files = Annotated[list[str], typer.Argument(help="Files, each with one or more recordings.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")]
+Columns = Annotated[
+    str | None, typer.Option(help="Columns that take the place of the model's, in its order, separated by commas.")
+]
+TimeColumn = Annotated[str | None, typer.Option(help="Name of the time column; none: there is none.")]
+RecordingColumn = Annotated[str | None, typer.Option(help="Column that tells recordings apart; none: there is none.")]
+TimeTolerance = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=0.49, help="Allowed deviation of times from whole steps, in steps.", show_default="0.05"),
+]
+AnyStep = Annotated[bool, typer.Option("--any-step", help="Accept another time step than the model's.")]
+Quantiles = Annotated[str, typer.Option(help="Quantile levels, separated by commas; empty for none.")]
+Latent = Annotated[bool, typer.Option("--latent", help="Latent states, too: z1, z2, ... in standardised units.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")]
+OwnCore = Annotated[
+    str | None, typer.Option("--core", help="FILE.py:FUNCTION that builds your own core, for models that have one.")
+]
+
+
+def model_at(run: Path, core: str | None = None) -> "Reconstruction":
+    """The model in a folder, or the fitted one of a run.
+
+    Args:
+        core: Where the user's own core is built; a folder cannot name code that would be run.
+    """
+    from kaffee.errors import CheckpointError
+    from kaffee.fitting.initial_core import load_with
+    from kaffee.fitting.run import RunFolder
+
+    if (run / "model.json").exists():
+        return load_with(run, core)
+    method = RunFolder(run).settings().method
+    if not (run / method / "model.json").exists():
+        raise CheckpointError(f"{run} has no finished model yet. First: kaffee resume {run}")
+    return load_with(run / method, core)
+
+
+def reading_options(
+    time_column: str | None, recording_column: str | None, time_tolerance: float | None
+) -> dict[str, Any]:
+    """Those of `read_series` that were given."""
+    options = {"time_column": time_column, "recording_column": recording_column, "time_tolerance": time_tolerance}
+    return {key: value != "none" and value for key, value in options.items() if value is not None}
+
+
+def read_recordings(
+    reconstruction: "Reconstruction",
+    files: list[str],
+    columns: str | None,
+    time_column: str | None,
+    recording_column: str | None,
+    time_tolerance: float | None,
+) -> "Series":
+    """The recordings in files; columns that are named take the place of the model's."""
+    from kaffee.data.reading import read_series
+    from kaffee.errors import DataError
+    from kaffee.inference.matching import model_columns
+
+    options = reading_options(time_column, recording_column, time_tolerance)
+    wanted = model_columns(reconstruction)
+    if columns is None:
+        return read_series(files, **options)
+    names = [name.strip() for name in columns.split(",")]
+    if len(names) != len(wanted):
+        raise DataError(f"--columns names {len(names)} columns; the model has {len(wanted)}: {', '.join(wanted)}.")
+    return replace(read_series(files, columns=names, **options), columns=wanted)
+
+
+def check_output(output: Path, inputs: Sequence[str] = ()) -> None:
+    """Refuse a file that could not be written, or is one of those that are read, before the work is done."""
+    from kaffee.data.readers.parquet import require_pyarrow
+    from kaffee.data.reading import SUFFIXES
+    from kaffee.errors import ConfigError
+
+    if output.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
+    if output.suffix.lower() == ".parquet":
+        require_pyarrow(str(output))
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output}: there is no folder {output.parent}. Make it first, or choose another with -o.")
+    for path in map(Path, inputs):
+        if output.exists() and path.exists() and output.samefile(path):
+            raise ConfigError(f"-o {output} would overwrite {path}, which is read. Choose another name with -o.")
+
+
+def levels_of(quantiles: str) -> tuple[float, ...]:
+    """Quantile levels from what was typed."""
+    from kaffee.data.columns import check_levels
+    from kaffee.errors import ConfigError
+
+    try:
+        levels = [float(level) for level in quantiles.split(",") if level.strip()]
+    except ValueError:
+        raise ConfigError(
+            f"--quantiles {quantiles}: numbers between 0 and 1 are needed, as in 0.05,0.5,0.95."
+        ) from None
+    return check_levels(levels)
+
+
+def write_table(table: "Series", output: Path, facts: dict[str, Any], *, json: bool, sentence: str) -> None:
+    """Write a result and say so; a .npy file holds the values alone."""
+    from kaffee.data.writing import write_series
+
+    bare = output.suffix.lower() == ".npy"
+    write_series(replace(table, times=None) if bare else table, output)
+    if json:
+        kept = {"output": str(output), **facts, "columns": list(table.columns)}
+        typer.echo(json_module.dumps({**kept, "times": table.times is not None and not bare}, indent=2))
+    else:
+        typer.echo(f"{output}: {table.num_steps} rows x {table.num_coordinates} columns; {sentence}")

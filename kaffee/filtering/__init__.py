@@ -1,0 +1,1 @@
+"""The extended Kalman filter: one recursion, its adjoint, likelihoods, smoothing and free runs."""

@@ -1,0 +1,168 @@
+"""The hand-derived adjoint of the recursion: the default gradient of every objective.
+
+Reverse step for one window, bars are cotangents, Pb symmetric, w the cotangent of this step's NLL, u = S^-1 v:
+
+    z-bar  = A' zb - w B'u                                               A = I - K B
+    P-bar  = A' Pb A + sym(A' zb (B'u)') + (w/2) B'(S^-1 - u u')B
+    R-bar  = K' Pb K - sym(K' zb u') + (w/2)(S^-1 - u u')
+    Gamma-bar = P-bar,   then through the prediction (`Core.pull_back_moments`): T = P-bar J, Pb_prev = J'T, ...
+
+dP+ with respect to P- is A dP A' because the gain's own variation cancels at the optimal gain. A differs from the
+identity only in what B sees, so all of this is O(M^2 N); the only M^3 products are those of the core: two forward,
+three backward. Without assimilation K = 0. The jitter, c S_jj on the diagonal, is differentiated too.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from kaffee.filtering.gaussian import Belief, relative_jitter
+from kaffee.filtering.recursion import Dynamics, Observations, Recursion, Terms, scan_terms, step
+from kaffee.model.observation import ObservationMap
+
+
+class Residuals(NamedTuple):
+    """What the forward pass keeps of each step."""
+
+    previous: Belief
+    inverse_factor: Float[Array, "W N N"]
+    whitened: Float[Array, "W N"]
+    projected: Float[Array, "W N M"]
+
+
+class Cotangents(NamedTuple):
+    """The running sums of the reverse pass."""
+
+    belief: Belief
+    core: PyTree
+    process_variance: Float[Array, " M"]
+    observation_variance: Float[Array, " N"]
+
+
+def symmetrise(X: Float[Array, "... M M"]) -> Float[Array, "... M M"]:
+    """(X + X') / 2."""
+    return 0.5 * (X + X.mT)
+
+
+def pull_back_update(
+    recursion: Recursion,
+    residuals: Residuals,
+    mask: Bool[Array, "W N"],
+    observation: ObservationMap,
+    weight: Float[Array, " W"],
+    filtered_bar: Belief,
+) -> tuple[Belief, Float[Array, "W N"]]:
+    """Cotangents of the predicted belief and of the observation variances, per window."""
+    zb, Pb = filtered_bar
+    Li, y = residuals.inverse_factor, residuals.whitened
+    present = mask.astype(zb.dtype)
+    S_inv, u = Li.mT @ Li, jnp.einsum("bnm,bn->bm", Li, y)
+    w = weight[:, None, None]
+    scored = 0.5 * w * (S_inv - u[:, :, None] * u[:, None, :])
+    R_bar = scored * present[:, :, None] * present[:, None, :]
+    if recursion.assimilate:
+        Kt = Li.mT @ residuals.projected
+        Kz = jnp.einsum("bnm,bm->bn", Kt, zb)
+        updated = zb - observation.lift(Kz)
+        Q = Kt @ Pb
+        R_bar = R_bar + jnp.einsum("bnk,bmk->bnm", Q, Kt)
+        # R_bar without its -sym(K' zb u'), which reaches P-bar through A' zb instead.
+        top = 0.5 * u[:, :, None] * updated[:, None, :] - Q + 0.5 * observation.extend_columns(R_bar)
+        variance_bar = jnp.diagonal(R_bar, axis1=1, axis2=2) - Kz * u
+    else:
+        updated = zb
+        top = 0.5 * observation.extend_columns(R_bar)
+        variance_bar = jnp.diagonal(R_bar, axis1=1, axis2=2)
+    variance_bar = variance_bar * present
+    # The jitter adds its share of every observed variance to that variance.
+    spread = relative_jitter(zb.dtype) * variance_bar
+    half = 0.5 * jnp.eye(present.shape[1], dtype=zb.dtype) * spread[:, None, :]
+    change = top + observation.extend_columns(half)
+    mean_bar = updated - observation.lift(weight[:, None] * u)
+    return Belief(mean_bar, observation.add_rows_and_columns(Pb, change)), variance_bar + spread
+
+
+def pull_back_step(
+    recursion: Recursion,
+    dynamics: Dynamics,
+    observation: ObservationMap,
+    with_core: bool,
+    carry: Cotangents,
+    inputs: tuple[Residuals, Bool[Array, "W N"], Float[Array, " W"], Float[Array, "W K"] | None],
+) -> tuple[Cotangents, None]:
+    """One step of the reverse pass."""
+    residuals, mask, weight, noise = inputs
+    predicted_bar, variance_bar = pull_back_update(recursion, residuals, mask, observation, weight, carry.belief)
+    core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
+    z = residuals.previous.mean
+    if recursion.transport:
+        core_bar, mean_bar, covariance_bar = core.pull_back_moments(
+            z, residuals.previous.covariance, *predicted_bar, with_core=with_core
+        )
+    else:
+        core_bar, mean_bar = core.pull_back_mean(z, predicted_bar.mean, with_core=with_core)
+        covariance_bar = predicted_bar.covariance
+    diagonal = jnp.diagonal(predicted_bar.covariance, axis1=1, axis2=2)
+    return Cotangents(
+        Belief(mean_bar, covariance_bar),
+        jax.tree.map(jnp.add, carry.core, core_bar.without_noise()) if with_core else None,
+        carry.process_variance + jnp.sum(diagonal, axis=0),
+        carry.observation_variance + jnp.sum(variance_bar, axis=0),
+    ), None
+
+
+@eqx.filter_custom_vjp
+def adjoint_terms(dynamics: Dynamics, recursion: Recursion, observations: Observations) -> Terms:
+    """`scan_terms` with the hand-derived gradient with respect to `dynamics`."""
+    return scan_terms(recursion, dynamics, observations)
+
+
+@adjoint_terms.def_fwd
+def _forward(
+    perturbed: Any, dynamics: Dynamics, recursion: Recursion, observations: Observations
+) -> tuple[Terms, Residuals]:
+    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, Any]:
+        now = step(recursion, dynamics, observations.observation, belief, *inputs)
+        kept = now.innovation
+        residuals = Residuals(belief, kept.inverse_factor, kept.whitened, kept.projected)
+        return now.filtered, (kept.nll, now.fault, residuals)
+
+    xs = (observations.x, observations.mask, observations.noise)
+    final, (nll, faults, residuals) = jax.lax.scan(body, dynamics.initial, xs)
+    return Terms(nll, faults, final), residuals
+
+
+@adjoint_terms.def_bwd
+def _backward(
+    residuals: Residuals,
+    terms_bar: Terms,
+    perturbed: Any,
+    dynamics: Dynamics,
+    recursion: Recursion,
+    observations: Observations,
+) -> Dynamics:
+    with_core = any(jax.tree.leaves(perturbed.core))
+    initial = dynamics.initial
+    weights = jnp.zeros(observations.x.shape[:2], initial.mean.dtype) if terms_bar.nll is None else terms_bar.nll
+    mean_bar, covariance_bar = terms_bar.final
+    arrays = eqx.filter(dynamics.core, eqx.is_inexact_array)
+    start = Cotangents(
+        Belief(
+            jnp.zeros_like(initial.mean) if mean_bar is None else mean_bar,
+            jnp.zeros_like(initial.covariance) if covariance_bar is None else symmetrise(covariance_bar),
+        ),
+        jax.tree.map(jnp.zeros_like, arrays) if with_core else None,
+        jnp.zeros_like(dynamics.process_variance),
+        jnp.zeros_like(dynamics.observation_variance),
+    )
+
+    def body(carry: Cotangents, inputs: Any) -> tuple[Cotangents, None]:
+        return pull_back_step(recursion, dynamics, observations.observation, with_core, carry, inputs)
+
+    xs = (residuals, observations.mask, weights, observations.noise)
+    result, _ = jax.lax.scan(body, start, xs, reverse=True)
+    core_bar = result.core if with_core else jax.tree.map(lambda _: None, arrays)
+    return Dynamics(core_bar, result.process_variance, result.observation_variance, result.belief)

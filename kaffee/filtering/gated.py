@@ -1,0 +1,191 @@
+"""The step that all inference takes: `kaffee.filtering.recursion.step` between a gate before it and a restart after it.
+
+Batch filter, smoother, forecasts and the online filter all call `advance`, so that they agree by construction. For
+plausible readings and a belief that is not lost it is the recursion of training, and nothing else.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+from scipy.special import chdtri
+
+from kaffee.data.validation import check_count
+from kaffee.errors import ConfigError
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.likelihood import dynamics_of, initial_belief
+from kaffee.filtering.recursion import Recursion, predict, step
+from kaffee.model.observation import ObservationMap
+from kaffee.model.statespace import StateSpaceModel
+
+# Readings this many standard deviations of the training data away carry no information and overflow float32.
+ABSURD = 1e6
+# A belief this much wider than the data knows less than their mean does; the linearisation has long failed.
+LOST = 10.0
+
+
+class Gate(NamedTuple):
+    """Which readings are believed: the validation gate of target tracking (Bar-Shalom et al. 2001, section 2.3).
+
+    Attributes:
+        threshold: A reading with v_i^2 / Omega_ii beyond it is rejected; infinite: none is.
+        patience: After so many rejections of a coordinate in a row its next reading is believed: then it is more likely
+            that the belief is wrong.
+    """
+
+    threshold: Float[Array, ""]
+    patience: Int[Array, ""]
+
+
+class Track(NamedTuple):
+    """All that is carried from row to row.
+
+    Attributes:
+        started: Whether a first row was seen; it anchors the belief and is not scored.
+        rejections: How often in a row each coordinate was rejected.
+    """
+
+    belief: Belief
+    started: Bool[Array, " W"]
+    rejections: Int[Array, "W N"]
+
+
+class Row(NamedTuple):
+    """What one row gives, in standardised coordinates.
+
+    Attributes:
+        state_mean, state_std: Of z given all readings up to this row.
+        predicted_state_mean, predicted_state_std: Of z given those before it; NaN at a (re)start.
+        signal_mean, signal_std: Of B z given all readings up to this row, without observation noise.
+        reading_mean, reading_std: Of the reading x = B z + noise given those before it; NaN at a (re)start.
+        nll: -log p of the accepted entries given all earlier ones; NaN at a (re)start.
+        nis: v' Omega^-1 v, with as many degrees of freedom as entries were accepted; NaN at a (re)start.
+        accepted, rejected: Which entries were used, and which were there but not believed.
+        restarted: Whether the belief starts anew at this row: the first one, or a belief that was lost.
+        fault: Code of `kaffee.filtering.outcome`: what was not finite, if that is why.
+    """
+
+    state_mean: Float[Array, "W M"]
+    state_std: Float[Array, "W M"]
+    predicted_state_mean: Float[Array, "W M"]
+    predicted_state_std: Float[Array, "W M"]
+    signal_mean: Float[Array, "W N"]
+    signal_std: Float[Array, "W N"]
+    reading_mean: Float[Array, "W N"]
+    reading_std: Float[Array, "W N"]
+    nll: Float[Array, " W"]
+    nis: Float[Array, " W"]
+    accepted: Bool[Array, "W N"]
+    rejected: Bool[Array, "W N"]
+    restarted: Bool[Array, " W"]
+    fault: Int[Array, " W"]
+
+
+def open_gate() -> Gate:
+    """The gate that lets every plausible reading pass."""
+    return Gate(jnp.asarray(jnp.inf, jnp.float32), jnp.asarray(0, jnp.int32))
+
+
+def before_the_first_row(model: StateSpaceModel, num_tracks: int) -> Track:
+    """A track that has not seen anything; its belief is a placeholder."""
+    M, N = model.latent_dim, model.num_observed
+    belief = Belief(
+        jnp.zeros((num_tracks, M), model.dtype), jnp.broadcast_to(jnp.eye(M, dtype=model.dtype), (num_tracks, M, M))
+    )
+    return Track(belief, jnp.zeros(num_tracks, bool), jnp.zeros((num_tracks, N), jnp.int32))
+
+
+def signal_variance(observation: ObservationMap, covariance: Float[Array, "W M M"]) -> Float[Array, "W N"]:
+    """The diagonal of B P B'."""
+    return variances(observation.columns(observation.rows(covariance)))
+
+
+def variances(covariance: Float[Array, "W K K"]) -> Float[Array, "W K"]:
+    """The diagonal; rounding may leave what is zero in exact arithmetic a hair below."""
+    return jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
+
+
+def advance(
+    model: StateSpaceModel, recursion: Recursion, gate: Gate, track: Track, x: Float[Array, "W N"]
+) -> tuple[Track, Row]:
+    """One row of readings for a batch of tracks; NaN is missing.
+
+    The first row anchors the belief as in training: N(embed(x), Gamma), with the variance of the data where nothing was
+    read. The belief restarts in the same way when it is lost: a quantity is not finite, or nothing is read and the
+    prediction is ten times as wide as data and noise (an EKF covariance grows as exp(2 lambda t) in a gap, without the
+    bound that the attractor sets).
+    """
+    observation, dynamics = model.observation, dynamics_of(model, track.belief)
+    Gamma, Lambda = dynamics.process_variance, dynamics.observation_variance
+    # The same prediction as inside `step`, which the compiler sees and computes once.
+    predicted = predict(model.core, Gamma, track.belief, transport=recursion.transport)
+    predicted_signal = signal_variance(observation, predicted.covariance)
+    residual = x - observation.observe(predicted.mean)
+    finite = jnp.isfinite(jnp.sum(predicted.mean, axis=1) + jnp.sum(predicted_signal, axis=1))
+    usable = (track.started & finite)[:, None]
+
+    present = ~jnp.isnan(x)
+    plausible = jnp.isfinite(x) & (jnp.abs(x) < ABSURD)
+    within = residual**2 <= gate.threshold.astype(x.dtype) * (predicted_signal + Lambda)
+    believed = within | (track.rejections >= gate.patience) | ~usable
+    accepted = present & plausible & believed
+    clean = jnp.where(accepted, x, 0.0)
+
+    now = step(recursion, dynamics, observation, track.belief, clean, accepted)
+    widest = LOST**2 * (1.0 + signal_variance(observation, jnp.diag(Gamma)) + Lambda)
+    adrift = jnp.any(predicted_signal > widest, axis=1) & ~jnp.any(accepted, axis=1)
+    fault = jnp.where(track.started, now.fault, 0)
+    restarted = ~track.started | (fault > 0) | adrift
+    anchor = initial_belief(model, model.embed(clean), anchored=accepted)
+    belief = jax.tree.map(lambda a, b: choose(restarted, a, b), anchor, now.filtered)
+
+    def scored(value: Array) -> Array:
+        return choose(restarted, jnp.full_like(value, jnp.nan), value)
+
+    row = Row(
+        state_mean=belief.mean,
+        state_std=jnp.sqrt(variances(belief.covariance)),
+        predicted_state_mean=scored(now.predicted.mean),
+        predicted_state_std=scored(jnp.sqrt(variances(now.predicted.covariance))),
+        signal_mean=observation.observe(belief.mean),
+        signal_std=jnp.sqrt(signal_variance(observation, belief.covariance)),
+        reading_mean=scored(observation.observe(now.predicted.mean)),
+        reading_std=scored(jnp.sqrt(predicted_signal + Lambda)),
+        nll=scored(now.innovation.nll),
+        nis=scored(jnp.sum(now.innovation.whitened**2, axis=1)),
+        accepted=accepted,
+        rejected=present & ~accepted,
+        restarted=restarted,
+        fault=fault,
+    )
+    rejections = jnp.where(present, jnp.where(accepted, 0, track.rejections + 1), track.rejections)
+    return Track(belief, jnp.ones_like(track.started), rejections), row
+
+
+def choose(
+    condition: Bool[Array, " W"], yes: Float[Array, "W ..."], no: Float[Array, "W ..."]
+) -> Float[Array, "W ..."]:
+    """`where` along the batch axis."""
+    return jnp.where(condition.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
+
+
+# The gate from what people say: a chi-square quantile and a patience.
+
+
+def gate_of(quantile: float | None, patience: int = 10) -> Gate:
+    """Reject a reading if v_i^2 / Omega_ii exceeds this quantile of chi-square with one degree of freedom.
+
+    Args:
+        quantile: Such as 0.9999, one good reading in ten thousand lost; None for no gate.
+        patience: Rejections in a row after which a coordinate is believed again.
+
+    >>> round(float(gate_of(0.95).threshold), 3)
+    3.841
+    """
+    patience = check_count("patience", patience, 1)
+    if quantile is None:
+        return open_gate()
+    if not 0.0 < quantile < 1.0:
+        raise ConfigError(f"The gate is a quantile between 0 and 1, such as 0.9999; not {quantile:g}.")
+    return Gate(jnp.asarray(chdtri(1.0, 1.0 - quantile), jnp.float32), jnp.asarray(patience, jnp.int32))

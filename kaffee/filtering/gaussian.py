@@ -1,0 +1,102 @@
+"""Conditioning a Gaussian belief on a linear observation with missing entries: pure linear algebra.
+
+One Cholesky factor S = L L' serves the likelihood, the gain and the posterior:
+
+    C = L^-1 B P,   y = L^-1 v,   z+ = z + C' y,   P+ = P - C' C,   K = C' L^-T,
+    -log p(x) = sum log diag L + y' y / 2 + (number observed) log(2 pi) / 2
+
+A missing entry gets a zero row in B and v and a unit diagonal in S: it adds exactly 0 to the likelihood and
+leaves the belief alone, while every shape stays static.
+"""
+
+from math import log, pi
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from kaffee.model.observation import ObservationMap
+
+# S is computed as J P J' + ..., whose rounding error scales with the covariance: so must the jitter.
+RELATIVE_JITTER = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 1e-3}
+
+
+class Belief(NamedTuple):
+    """A batch of Gaussian beliefs N(mean, covariance)."""
+
+    mean: Float[Array, "W M"]
+    covariance: Float[Array, "W M M"]
+
+
+class Innovation(NamedTuple):
+    """What one observation says about a predicted belief.
+
+    Attributes:
+        residual: v = x - B z, zero where missing.
+        inverse_factor: L^-1 of the innovation covariance.
+        whitened: y = L^-1 v.
+        projected: C = L^-1 B P.
+        nll: -log p(x) of the observed entries.
+    """
+
+    residual: Float[Array, "W N"]
+    inverse_factor: Float[Array, "W N N"]
+    whitened: Float[Array, "W N"]
+    projected: Float[Array, "W N M"]
+    nll: Float[Array, " W"]
+
+
+def relative_jitter(dtype: Any) -> float:
+    """The jitter's share of each innovation variance, for a floating-point type."""
+    return RELATIVE_JITTER[jnp.dtype(dtype).name]
+
+
+def innovation_covariance(
+    covariance: Float[Array, "W M M"],
+    present: Float[Array, "W N"],
+    observation: ObservationMap,
+    observation_variance: Float[Array, " N"],
+) -> tuple[Float[Array, "W N M"], Float[Array, "W N N"]]:
+    """(B P, Omega) with missing rows masked and the scaled jitter added (Eq. kf_innovation_cov)."""
+    BP = present[:, :, None] * observation.rows(covariance)
+    BPB = observation.columns(BP) * present[:, None, :]
+    variances = jnp.diagonal(BPB, axis1=1, axis2=2) + present * observation_variance
+    jitter = relative_jitter(covariance.dtype) * variances
+    diagonal = present * observation_variance + jitter + (1.0 - present)
+    return BP, BPB + jnp.eye(present.shape[1], dtype=covariance.dtype) * diagonal[:, None, :]
+
+
+def innovate(
+    belief: Belief,
+    x: Float[Array, "W N"],
+    mask: Bool[Array, "W N"],
+    observation: ObservationMap,
+    observation_variance: Float[Array, " N"],
+) -> Innovation:
+    """Compare a predicted belief with an observation."""
+    present = mask.astype(belief.mean.dtype)
+    residual = jnp.where(mask, x - observation.observe(belief.mean), 0.0)
+    BP, S = innovation_covariance(belief.covariance, present, observation, observation_variance)
+    L = lax.linalg.cholesky(S, symmetrize_input=False)
+    identity = jnp.broadcast_to(jnp.eye(S.shape[-1], dtype=S.dtype), S.shape)
+    inverse_factor = lax.linalg.triangular_solve(L, identity, left_side=True, lower=True)
+    whitened = jnp.einsum("bnm,bm->bn", inverse_factor, residual)
+    log_det = jnp.sum(jnp.log(jnp.diagonal(L, axis1=1, axis2=2)), axis=1)
+    constant = 0.5 * log(2.0 * pi) * jnp.sum(present, axis=1)
+    nll = log_det + 0.5 * jnp.sum(whitened**2, axis=1) + constant
+    return Innovation(residual, inverse_factor, whitened, inverse_factor @ BP, nll)
+
+
+def assimilate(belief: Belief, innovation: Innovation) -> Belief:
+    """The filtered belief (Eqs. kf_update_mean and kf_update_cov), as symmetric as the predicted one."""
+    C = innovation.projected
+    # The barrier keeps the transpose a plain array: without it the product takes a slow path on CPUs.
+    Ct = lax.optimization_barrier(C.mT)
+    mean = belief.mean + jnp.einsum("bnm,bn->bm", C, innovation.whitened)
+    return Belief(mean, belief.covariance - Ct @ C)
+
+
+def gain(innovation: Innovation) -> Float[Array, "W M N"]:
+    """K = P B' Omega^-1 (Eq. kf_gain)."""
+    return innovation.projected.mT @ innovation.inverse_factor

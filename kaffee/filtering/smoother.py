@@ -1,0 +1,98 @@
+"""The backward pass: a Rauch-Tung-Striebel smoother around the linearisations of the filter."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from kaffee.filtering.gated import Track, advance, before_the_first_row, choose, open_gate, signal_variance, variances
+from kaffee.filtering.gaussian import Belief, relative_jitter
+from kaffee.filtering.recursion import Recursion, predict
+from kaffee.filtering.sweep import in_segments
+from kaffee.model.statespace import StateSpaceModel
+
+
+class SmoothedRow(NamedTuple):
+    """Given all readings of the recording, in standardised coordinates: the state z, and the signal B z."""
+
+    state_mean: Float[Array, "T R M"]
+    state_std: Float[Array, "T R M"]
+    signal_mean: Float[Array, "T R N"]
+    signal_std: Float[Array, "T R N"]
+
+
+def smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief, later: Belief) -> Belief:
+    """The smoothed belief of row t from its filtered one and the smoothed one of row t + 1.
+
+        G = P J' P_pred^-1,    z_s = z + G (z_s' - F(z)),    P_s = (I - G J) P (I - G J)' + G (P_s' + Gamma) G'
+
+    Rauch, Tung and Striebel (1965); Sarkka (2013), section 9.1 for the extended filter. Their P + G (P_s' - P_pred) G'
+    is the same matrix; this form stays positive semidefinite in float32, also for the G of a jittered P_pred. J is the
+    Jacobian that transported the covariance forward; without transport it is the identity here as there.
+    """
+    z, P = filtered
+    Gamma = model.shell.process_variance()
+    predicted = predict(model.core, Gamma, filtered, transport=recursion.transport)
+    identity = jnp.broadcast_to(jnp.eye(z.shape[1], dtype=z.dtype), P.shape)
+    J = jax.vmap(model.core.jacobian)(z) if recursion.transport else identity
+    jitter = relative_jitter(P.dtype) * variances(predicted.covariance)
+    L = lax.linalg.cholesky(predicted.covariance + jitter[:, :, None] * identity, symmetrize_input=False)
+    half = lax.linalg.triangular_solve(L, J @ P, left_side=True, lower=True)
+    G = lax.linalg.triangular_solve(L, half, left_side=True, lower=True, transpose_a=True).mT
+    mean = z + jnp.einsum("wij,wj->wi", G, later.mean - predicted.mean)
+    kept = identity - G @ J
+    covariance = kept @ P @ kept.mT + G @ (later.covariance + jnp.diag(Gamma)) @ G.mT
+    return Belief(mean, 0.5 * (covariance + covariance.mT))
+
+
+@eqx.filter_jit
+def smooth_rows(
+    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], lengths: Int[Array, " R"]
+) -> SmoothedRow:
+    """Every row of every recording given all of it.
+
+    Beliefs are kept at the start of segments only and recomputed within each on the way back: memory O(sqrt(T) M^2)
+    for twice the filter's time. Nothing flows back over a restart, nor from the rows that fill up short recordings.
+    """
+    segments = in_segments(x)
+    K, S = segments.shape[:2]
+    numbers = jnp.arange(K * S).reshape(K, S)
+
+    def forward(track: Track, row: Array) -> tuple[Track, tuple[Belief, Bool[Array, " R"]]]:
+        after, now = advance(model, recursion, open_gate(), track, row)
+        return after, (track.belief, now.restarted)
+
+    def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, SmoothedRow]:
+        earlier, restarted, number = inputs
+        smoothed = smooth_back(model, recursion, earlier, later)
+        finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(variances(smoothed.covariance), axis=1))
+        connected = ~restarted & (number < lengths) & finite
+        belief = jax.tree.map(lambda a, b: choose(connected, a, b), smoothed, earlier)
+        return belief, _margins(model, belief)
+
+    def start_of(track: Track, rows: Array) -> tuple[Track, Track]:
+        return lax.scan(forward, track, rows)[0], track
+
+    def back_over(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, SmoothedRow]:
+        track, rows, number = inputs
+        before = lax.scan(forward, track, rows)[1]
+        return lax.scan(backward, later, (*before, number), reverse=True)
+
+    end, starts = lax.scan(start_of, before_the_first_row(model, x.shape[1]), segments)
+    _, earlier = lax.scan(back_over, end.belief, (starts, segments, numbers), reverse=True)
+    # Going back from row t gives row t - 1; the one before the first does not exist, the last is as filtered.
+    last = jax.tree.map(lambda a: a[None], _margins(model, end.belief))
+    joined = jax.tree.map(lambda a, b: jnp.concatenate([a.reshape(K * S, *a.shape[2:])[1:], b]), earlier, last)
+    return jax.tree.map(lambda a: a[: x.shape[0]], joined)
+
+
+def _margins(model: StateSpaceModel, belief: Belief) -> SmoothedRow:
+    return SmoothedRow(
+        state_mean=belief.mean,
+        state_std=jnp.sqrt(variances(belief.covariance)),
+        signal_mean=model.observation.observe(belief.mean),
+        signal_std=jnp.sqrt(signal_variance(model.observation, belief.covariance)),
+    )

@@ -1,0 +1,130 @@
+"""The settings of one fit, from data to probabilistic surrogate."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from kaffee.errors import ConfigError
+from kaffee.filtering.likelihood import get_method
+from kaffee.model.alrnn import ALRNN
+from kaffee.model.core import Core
+from kaffee.model.maps import Linear, Polynomial, ResidualMLP
+from kaffee.training.adaptation import Adaptation
+from kaffee.training.loop import Schedule
+from kaffee.training.pretraining import Pretraining, ResidualKind
+
+CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
+
+# A covariance of this size takes 400 MB; more is a slip of the keyboard.
+MAX_LATENT_DIM = 10_000
+# JAX takes the lower 32 bits of a seed, so that larger ones would silently repeat.
+MAX_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class CoreSettings:
+    """Which transition map, and how large.
+
+    Attributes:
+        latent_dim: M; None: five per observed coordinate as in the paper, at least 20 (for linear and polynomial
+            cores: N, the observed state itself).
+        num_gates: P of an AL-RNN; None: half of the latent coordinates.
+        hidden_dim, depth: Of an MLP.
+        degree: Of a polynomial.
+        start: An existing surrogate to start from instead: the folder of a kaffee model or run, FILE.py:FUNCTION, or a
+            foundation model (see `kaffee.fitting.initial_core`); the other settings of the core then do not count.
+    """
+
+    type: CoreName = "alrnn"
+    latent_dim: int | None = None
+    num_gates: int | None = None
+    hidden_dim: int = 64
+    depth: int = 1
+    degree: int = 3
+    start: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.latent_dim is not None and not 1 <= self.latent_dim <= MAX_LATENT_DIM:
+            raise ConfigError(f"core.latent_dim lies between 1 and {MAX_LATENT_DIM}, not {self.latent_dim}.")
+
+    def resolved_dim(self, num_observed: int) -> int:
+        """M for data with N coordinates."""
+        if self.latent_dim is not None:
+            if self.latent_dim < num_observed:
+                raise ConfigError(
+                    f"core.latent_dim = {self.latent_dim} is smaller than the {num_observed} observed coordinates."
+                )
+            return self.latent_dim
+        return max(20, 5 * num_observed) if self.type in ("alrnn", "mlp") else num_observed
+
+    def create(self, num_observed: int, *, key: Key[Array, ""], dtype: Any = jnp.float32) -> Core:
+        """A freshly initialised core."""
+        M = self.resolved_dim(num_observed)
+        match self.type:
+            case "alrnn":
+                gates = M // 2 if self.num_gates is None else self.num_gates
+                return ALRNN.create(M, gates, key=key, dtype=dtype)
+            case "linear":
+                return Linear.create(M, key=key, dtype=dtype)
+            case "polynomial":
+                return Polynomial.create(M, key=key, degree=self.degree, dtype=dtype)
+            case "mlp":
+                return ResidualMLP.create(M, hidden_dim=self.hidden_dim, depth=self.depth, key=key, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class ShellSettings:
+    """How the shell starts (appendix B.2)."""
+
+    residuals: ResidualKind = "sparse"
+    alpha: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.alpha < 1.0:
+            raise ConfigError(f"shell.alpha lies between 0 and 1, not {self.alpha}.")
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """The data when a named system is fitted instead of a file; noise in units of the attractor's spread."""
+
+    num_steps: int = 20_000
+    process_noise: float = 0.02
+    observation_noise: float = 0.1
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Everything that decides the result of `kaffee fit`, but for the data.
+
+    Attributes:
+        seed: Of initialisation, batches and simulated data.
+        method: A row of the paper: kaffee, blind, core_collapse, noise_masking or frozen_core; case and hyphens do
+            not matter.
+        test_fraction: The last part of every recording, held out from training.
+    """
+
+    seed: int = 0
+    method: str = "kaffee"
+    test_fraction: float = 0.2
+    core: CoreSettings = CoreSettings()
+    pretraining: Pretraining = Pretraining(schedule=Schedule(num_updates=20_000, report_every=500, save_every=2_000))
+    shell: ShellSettings = ShellSettings()
+    adaptation: Adaptation = Adaptation()
+    simulation: SimulationSettings = SimulationSettings()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ConfigError(f"seed lies between 0 and {MAX_SEED}, not {self.seed}.")
+        if not 0.0 < self.test_fraction < 1.0:
+            raise ConfigError(f"test_fraction lies between 0 and 1, not {self.test_fraction}.")
+        get_method(self.method)
+        object.__setattr__(self, "method", self.method.lower().replace("-", "_"))
+
+    def keys(self) -> dict[str, Key[Array, ""]]:
+        """Independent keys for what is random in a fit."""
+        names = ("core", "embedding", "free_run")
+        return dict(zip(names, jax.random.split(jax.random.key(self.seed), len(names)), strict=True))

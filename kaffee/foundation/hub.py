@@ -1,0 +1,223 @@
+"""Where pretrained weights live: a path, kaffee's own folder, the model hub's local cache, or, if asked, the network.
+
+Nothing here touches the network unless `download=True` or `pull` says so.
+"""
+
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from kaffee.errors import CheckpointError, ConfigError, unknown
+from kaffee.foundation.weights import (
+    DEFAULT,
+    KNOWN,
+    MAX_BYTES,
+    Release,
+    Weights,
+    decode_weights,
+    parse_config,
+    read_weights,
+)
+from kaffee.model.dynamix import DynaMix
+from kaffee.records import write_atomically
+
+TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class Located:
+    """The two files of a model on this machine."""
+
+    weights: Path
+    config: Path
+    place: str
+
+    def read(self) -> Weights:
+        """Read and check them."""
+        return read_weights(self.weights, self.config)
+
+    def doubt(self, weights: Weights) -> str:
+        """Why these may not be the published weights although they are called so; empty where there is no doubt."""
+        called = [release for release in KNOWN.values() if release.weights == self.weights.name]
+        release = KNOWN.get(weights.name) or next(iter(called), None)
+        differences = "" if release is None else release.differences(weights)
+        if release is None or not differences:
+            return ""
+        return (
+            f"{self.weights} is called {release.name} but is not the file kaffee was measured with: {differences}. "
+            "Fetch it again (kaffee models pull), or give a model of your own another name."
+        )
+
+
+def from_pretrained(name_or_path: str | Path = DEFAULT, *, download: bool = False, dtype: Any = jnp.float32) -> DynaMix:
+    """The pretrained DynaMix; condition it on data by `in_context`, or let `zero_shot` do it.
+
+    Args:
+        name_or_path: A published name (`kaffee models list`), a weight file (.safetensors, its configuration beside it)
+            or a folder that holds both.
+        download: Fetch a published model from the hub if it is not on this machine. Without it, the network is not
+            touched.
+        dtype: Of the weights; float64 needs JAX's 64-bit mode.
+
+    Warns if the files have the name of a published model and are not that model.
+    """
+    located = obtain(name_or_path, download=download)
+    weights = located.read()
+    if doubt := located.doubt(weights):
+        warnings.warn(doubt, stacklevel=2)
+    return weights.to_core(dtype)
+
+
+def obtain(name_or_path: str | Path, *, download: bool) -> Located:
+    """The files of a model on this machine, fetched first if that is needed and wanted."""
+    try:
+        return locate(name_or_path)
+    except CheckpointError:
+        if not (download and str(name_or_path) in KNOWN):
+            raise
+        return pull(str(name_or_path))
+
+
+def models_folder() -> Path:
+    """$KAFFEE_HOME/models; KAFFEE_HOME is ~/.cache/kaffee unless set."""
+    return Path(os.environ.get("KAFFEE_HOME") or Path.home() / ".cache" / "kaffee") / "models"
+
+
+def _places(release: Release) -> Iterator[tuple[str, Path]]:
+    """Folders that may hold a published model, in the order in which they are asked."""
+    yield "kaffee's models", models_folder()
+    cache = os.environ.get("HF_HUB_CACHE")
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    root = (Path(cache) if cache else Path(home) / "hub") / f"models--{release.repository.replace('/', '--')}"
+    snapshots = sorted((root / "snapshots").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    yield from (("the model hub's cache", folder) for folder in snapshots or [root / "snapshots"])
+
+
+def locate(name_or_path: str | Path) -> Located:
+    """The files of a model on this machine, without touching the network."""
+    path = Path(name_or_path).expanduser()
+    name = str(name_or_path)
+    if path.is_file():
+        return _beside(path)
+    if path.is_dir() and (name not in KNOWN or list(path.glob("*.safetensors"))):
+        return _within(path)
+    if name not in KNOWN:
+        if path.suffix or len(path.parts) > 1:
+            raise CheckpointError(f"There is no weight file or folder {path}.")
+        raise ConfigError(unknown("model", name, KNOWN, see="kaffee models list"))
+    release = KNOWN[name]
+    asked = []
+    for place, folder in _places(release):
+        if all((folder / file).is_file() for file in release.files):
+            return Located(folder / release.weights, folder / release.config, place)
+        asked.append(str(folder))
+    raise CheckpointError(
+        f"The weights of {name} are not on this machine; looked in {' and '.join(asked)}. Fetch them: kaffee models "
+        f"pull (or from_pretrained(download=True)); without a network: kaffee models pull --from FOLDER, which holds "
+        f"{release.weights} and {release.config}."
+    )
+
+
+def _beside(weights: Path) -> Located:
+    """A weight file with the configuration that lies beside it."""
+    if weights.suffix != ".safetensors":
+        raise CheckpointError(f"{weights} is no .safetensors file. Pass the weight file or its folder.")
+    candidates = [
+        *(r.config for r in KNOWN.values() if r.weights == weights.name),
+        f"{weights.stem.replace('dynamix-', 'config_', 1)}.json",
+        "config.json",
+    ]
+    for candidate in candidates:
+        if (weights.parent / candidate).is_file():
+            return Located(weights, weights.parent / candidate, "a path")
+    raise CheckpointError(f"Beside {weights} there is no configuration ({' or '.join(dict.fromkeys(candidates))}).")
+
+
+def _within(folder: Path) -> Located:
+    """The one model in a folder."""
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return _beside(found[0])
+    known = [path for path in found if any(path.name == release.weights for release in KNOWN.values())]
+    if len(known) == 1:
+        return _beside(known[0])
+    names = ", ".join(path.name for path in found) or "none"
+    raise CheckpointError(f"{folder} should hold one .safetensors file; found: {names}. Pass the file itself.")
+
+
+def pull(
+    name: str = DEFAULT, *, source: str | Path | None = None, endpoint: str | None = None, force: bool = False
+) -> Located:
+    """Bring a published model into kaffee's folder, from the hub or from a path; checked before it is stored.
+
+    Args:
+        source: A file or folder to copy from instead of the network.
+        endpoint: Address of the hub; $HF_ENDPOINT or https://huggingface.co by default.
+        force: Replace another model that is there under this name. Without it, only the published one may.
+    """
+    if name not in KNOWN:
+        raise ConfigError(unknown("model", name, KNOWN, see="kaffee models list"))
+    release = KNOWN[name]
+    if source is not None:
+        given = locate(source)
+        weights = given.read()
+        contents = given.weights.read_bytes(), given.config.read_bytes()
+    else:
+        base = (endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+        addresses = [f"{base}/{release.repository}/resolve/main/{file}" for file in release.files]
+        contents = fetch(addresses[0]), fetch(addresses[1])
+        weights = decode_weights(contents[0], parse_config(contents[1], addresses[1]), *addresses)
+    stored = Located(models_folder() / release.weights, models_folder() / release.config, "kaffee's models")
+    if not force and release.differences(weights):
+        _check_not_replaced(stored, contents)
+    for path, content in zip((stored.weights, stored.config), contents, strict=True):
+        write_atomically(path, content)
+    return stored
+
+
+def _check_not_replaced(stored: Located, contents: tuple[bytes, bytes]) -> None:
+    """Raise if a model that can be read would be lost; a damaged one may be replaced."""
+    try:
+        stored.read()
+    except CheckpointError:
+        return
+    for path, content in zip((stored.weights, stored.config), contents, strict=True):
+        there, new = (hashlib.sha256(given).hexdigest()[:12] for given in (path.read_bytes(), content))
+        if there != new:
+            raise CheckpointError(
+                f"{path} is there already (sha256 {there}), and the file to be stored (sha256 {new}) is not the one "
+                "that kaffee was measured with; nothing was replaced. To replace it all the same: kaffee models pull "
+                "--force"
+            )
+
+
+def fetch(address: str, *, limit: int = MAX_BYTES, timeout: float = TIMEOUT) -> bytes:
+    """The content of an https address (http on this machine only), complete and not larger than `limit` bytes."""
+    parts = urllib.parse.urlsplit(address)
+    if parts.scheme != "https" and (parts.scheme, parts.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
+        raise ConfigError(f"{address} is not an https address.")
+    try:
+        with urllib.request.urlopen(address, timeout=timeout) as response:
+            content = response.read(limit + 1)
+            stated = response.headers.get("Content-Length")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
+        raise CheckpointError(
+            f"{address} cannot be fetched ({reason}). Is there a network? Without one, copy the files from elsewhere: "
+            "kaffee models pull --from FOLDER"
+        ) from error
+    if len(content) > limit:
+        raise CheckpointError(f"{address} is larger than {limit} bytes; nothing was stored.")
+    if stated is not None and stated.isdecimal() and len(content) != int(stated):
+        raise CheckpointError(f"{address} ended after {len(content)} of {stated} bytes; nothing was stored. Try again.")
+    return content

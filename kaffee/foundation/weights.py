@@ -1,0 +1,282 @@
+"""Reading a published DynaMix checkpoint: a safetensors file and the JSON that describes it.
+
+Nothing in either file can execute code. Names, shapes and types are checked before anything is used.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as decode_arrays
+
+from kaffee.errors import CheckpointError
+from kaffee.model.dynamix import DynaMix
+from kaffee.model.gating import Gating
+
+# The published model has 44 kB; what is a thousand times larger is another file.
+MAX_BYTES = 64 * 2**20
+EXPERT_TYPE = "almost_linear_rnn"
+_REMEDY = " Fetch both files again: kaffee models pull"
+
+# Our names of the gate's parameters and those of the release.
+GATING = {
+    "D": "D",
+    "conv_weight": "conv.weight",
+    "conv_bias": "conv.bias",
+    "hidden_weight": "mlp_layer1.weight",
+    "hidden_bias": "mlp_layer1.bias",
+    "output_weight": "mlp_layer2.weight",
+    "output_bias": "mlp_layer2.bias",
+    "sigma": "sigma",
+    "attention_temperature": "softmax_temp1",
+    "expert_temperature": "softmax_temp2",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes that the configuration states."""
+
+    latent_dim: int
+    num_observed: int
+    num_experts: int
+    num_gates: int
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], where: str) -> "Architecture":
+        """From the JSON of the release; options that kaffee does not implement are errors."""
+        given = config.get("architecture")
+        if not isinstance(given, dict):
+            raise CheckpointError(f"{where} has no 'architecture'; it is no configuration of a DynaMix model.{_REMEDY}")
+        sizes = {}
+        for field, key in (("latent_dim", "M"), ("num_observed", "N"), ("num_experts", "Experts"), ("num_gates", "P")):
+            value = given.get(key)
+            if type(value) is not int or value < (0 if key == "P" else 1):
+                raise CheckpointError(f"{where}: architecture.{key} must be a whole number, not {value!r:.80}.")
+            sizes[field] = value
+        for key, supported in (("hidden_dim", 0), ("expert_type", EXPERT_TYPE), ("probabilistic_expert", False)):
+            value = given.get(key, supported)
+            if value != supported:
+                raise CheckpointError(
+                    f"{where}: {key} = {value!r:.80} is not supported; kaffee reads {supported!r} only.{_REMEDY}"
+                )
+        found = cls(**sizes)
+        if not found.num_observed <= found.latent_dim or not found.num_gates <= found.latent_dim:
+            raise CheckpointError(f"{where}: M = {found.latent_dim} must be at least N and P; given {sizes}.")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A checkpoint that was read and checked.
+
+    Attributes:
+        name: As the configuration calls it.
+        architecture: Its sizes.
+        tensors: Under the names of the release.
+        sha256: Of the weight file.
+    """
+
+    name: str
+    architecture: Architecture
+    tensors: Mapping[str, np.ndarray]
+    sha256: str
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the file holds."""
+        return sum(tensor.size for tensor in self.tensors.values())
+
+    @property
+    def digest(self) -> str:
+        """sha256 of names and numbers as float32, the same for every lossless copy; `sha256` depends on the header."""
+        found = hashlib.sha256()
+        for name, tensor in sorted(self.tensors.items()):
+            found.update(f"{name} {tensor.shape} ".encode() + tensor.astype("<f4").tobytes())
+        return found.hexdigest()
+
+    def to_core(self, dtype: Any = jnp.float32) -> DynaMix:
+        """The model; condition it on data by `in_context`."""
+        E = self.architecture.num_experts
+
+        def stacked(part: str) -> Any:
+            return jnp.asarray(np.stack([self.tensors[f"experts.{k}.{part}"] for k in range(E)]), dtype)
+
+        gate = {ours: self.tensors[f"gating_network.{theirs}"] for ours, theirs in GATING.items()}
+        scalars = ("attention_temperature", "expert_temperature")
+        gate.update({name: gate[name].reshape(()) for name in scalars})
+        return DynaMix(
+            A=stacked("A"),
+            W=stacked("W"),
+            h=stacked("h"),
+            gating=Gating(**{name: jnp.asarray(value, dtype) for name, value in gate.items()}),
+            B=jnp.asarray(self.tensors["B"], dtype),
+            num_gates=self.architecture.num_gates,
+            origin=f"{self.name} sha256:{self.sha256}",
+        )
+
+
+def decode_weights(content: bytes, config: Mapping[str, Any], where: str, config_where: str) -> Weights:
+    """A checkpoint from the bytes of its weight file and its configuration; `where` is what messages call them."""
+    architecture = Architecture.from_config(config, config_where)
+    try:
+        tensors = decode_arrays(content)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{where} ({len(content)} bytes) is not a safetensors file, or was truncated: {error}. Fetch it again: "
+            "kaffee models pull"
+        ) from error
+    # Before a name is made for each of them: a file may ask for a billion.
+    if 3 * architecture.num_experts > len(tensors):
+        raise CheckpointError(
+            f"{where} holds {len(tensors)} tensors, too few for the {architecture.num_experts!s:.20} experts that "
+            f"{config_where} states.{_REMEDY}"
+        )
+    hidden = tensors.get("gating_network.mlp_layer1.bias", np.zeros(architecture.num_experts))
+    _check_tensors(tensors, _expected(architecture, int(hidden.size)), where)
+    name = config.get("name")
+    return Weights(str(name) if name else "dynamix", architecture, tensors, hashlib.sha256(content).hexdigest())
+
+
+def parse_config(content: bytes, where: str) -> dict[str, Any]:
+    """The configuration's JSON object."""
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where} is not JSON: {error}.{_REMEDY}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{where} holds {type(config).__name__} instead of a JSON object.{_REMEDY}")
+    return config
+
+
+def read_weights(path: str | Path, config: str | Path) -> Weights:
+    """Read and check a checkpoint."""
+    contents = []
+    for file, what in ((Path(config), "configuration"), (Path(path), "weight file")):
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                raise CheckpointError(
+                    f"{file} is larger than {MAX_BYTES >> 20} MB; it is no {what} of DynaMix.{_REMEDY}"
+                )
+            contents.append(file.read_bytes())
+        except OSError as error:
+            raise CheckpointError(f"The {what} {file} cannot be read ({error.strerror or error}).{_REMEDY}") from error
+    return decode_weights(contents[1], parse_config(contents[0], str(config)), str(path), str(config))
+
+
+def _expected(sizes: Architecture, H: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of a release."""
+    M, N, E = sizes.latent_dim, sizes.num_observed, sizes.num_experts
+    gate = {f"gating_network.{GATING[name]}": shape or (1,) for name, shape in Gating.shapes(M, N, E, H).items()}
+    experts = {
+        f"experts.{k}.{part}": shape for k in range(E) for part, shape in (("A", (M,)), ("W", (M, M)), ("h", (M,)))
+    }
+    return {"B": (N, M), **experts, **gate}
+
+
+def _check_tensors(found: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
+    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or extra:
+        raise CheckpointError(f"{where}: tensors missing: {_few(missing)}; not expected: {_few(extra)}.{_REMEDY}")
+    for name, shape in expected.items():
+        tensor = found[name]
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"{where}: tensor {name} has shape {tensor.shape}; the configuration asks for {shape}.{_REMEDY}"
+            )
+        if tensor.dtype.kind != "f":
+            raise CheckpointError(f"{where}: tensor {name} is of type {tensor.dtype}; it must be floating point.")
+        with np.errstate(all="ignore"):  # what float32 does not hold is no weight of a model in float32 or float64
+            single = tensor.astype(np.float32)
+        if not np.isfinite(single).all():
+            raise CheckpointError(f"{where}: tensor {name} holds values that are not finite.{_REMEDY}")
+        if "softmax_temp" in name and not single.all():
+            raise CheckpointError(f"{where}: tensor {name} is 0; a temperature must not be.{_REMEDY}")
+
+
+def _few(names: list[str], limit: int = 6) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > limit else ""
+    return (", ".join(f"{name:.80}" for name in names[:limit]) + more) or "none"
+
+
+# The models that their authors published: where they are, whose they are, and how to know them again.
+
+
+@dataclass(frozen=True)
+class Release:
+    """A published model.
+
+    Attributes:
+        name, repository, weights, config: What it, its place on the hub and its two files are called.
+        licence, attribution: The terms, and whom to name.
+        digest: `Weights.digest` of the copy that kaffee was measured with; the hub's own file may have another header.
+        architecture: Its sizes.
+    """
+
+    name: str
+    repository: str
+    weights: str
+    config: str
+    licence: str
+    attribution: str
+    digest: str
+    architecture: Architecture
+
+    @property
+    def files(self) -> tuple[str, str]:
+        """Both file names."""
+        return self.weights, self.config
+
+    def differences(self, given: Weights) -> str:
+        """What is not as it was published, in words; empty for a faithful copy."""
+        sizes, published = asdict(given.architecture), asdict(self.architecture)
+        found = [
+            f"{size} = {sizes[size]} instead of {value}" for size, value in published.items() if sizes[size] != value
+        ]
+        if given.digest != self.digest:
+            found.append(f"digest of the numbers {given.digest[:12]} instead of {self.digest[:12]}")
+        return ", ".join(found)
+
+
+DEFAULT = "dynamix-3d-alrnn-v1.0"
+KNOWN = {
+    DEFAULT: Release(
+        name=DEFAULT,
+        repository="DurstewitzLab/dynamix",
+        weights="dynamix-3d-alrnn-v1.0.safetensors",
+        config="config_3d-alrnn-v1.0.json",
+        licence="CC-BY-4.0",
+        attribution=(
+            "C. Hemmer and D. Durstewitz, True Zero-Shot Inference of Dynamical Systems Preserving Long-Term "
+            "Statistics, NeurIPS 2025"
+        ),
+        digest="f8f00dc2473a61189d5e91db0dbb8c50cb4cffae801dfd8e902de8cb6857463f",
+        architecture=Architecture(latent_dim=30, num_observed=3, num_experts=10, num_gates=2),
+    )
+}
+
+
+def terms_of(origin: str) -> dict[str, str]:
+    """What a model that was made from published weights carries along (CC-BY: whose, which terms, that it changed).
+
+    Args:
+        origin: As `Weights.to_core` writes it; nothing is known of an empty or foreign one.
+
+    >>> terms_of(f"{DEFAULT} sha256:c950aef03f24")["licence"], terms_of("")
+    ('CC-BY-4.0', {})
+    """
+    release = KNOWN.get(origin.partition(" sha256:")[0])
+    if release is None:
+        return {"foundation_model": origin} if origin else {}
+    return {
+        "foundation_model": origin,
+        "licence": release.licence,
+        "attribution": release.attribution,
+        "changes": "adapted to a recording by kaffee",
+    }

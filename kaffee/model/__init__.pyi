@@ -1,0 +1,9 @@
+from .alrnn import ALRNN as ALRNN
+from .core import Core as Core
+from .dynamix import DynaMix as DynaMix
+from .maps import Linear as Linear
+from .maps import Polynomial as Polynomial
+from .maps import ResidualMLP as ResidualMLP
+from .wrappers import Confined as Confined
+from .wrappers import Custom as Custom
+from .wrappers import as_core as as_core

@@ -1,0 +1,5 @@
+"""The paper's tables and figures: recipes, engine, cells, report cards, controls."""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

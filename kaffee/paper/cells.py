@@ -1,0 +1,113 @@
+"""Where results live: one folder of small files per cell, written atomically, readable by anything.
+
+results/table1/kaffee/07/cell.json        metrics, timings, settings hash, versions; or the error of a failed cell
+results/table1/prior/07/model.json + ...  the pretrained core, from which the other rows of the seed start
+results/table1/wall.json                  wall time of the runs that made it
+results/table1/reference.json             the true Lyapunov exponents, once a figure has needed them
+results/table2/kaffee/chua/07/cell.json   with a system in between, where a recipe has several
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kaffee.paper.recipe import CellSettings, Recipe, Row, settings_hash
+from kaffee.records import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One (row, seed) of a table, or (row, system, seed) of a table over several systems."""
+
+    row: str
+    seed: int
+    system: str = ""
+
+    @property
+    def name(self) -> str:
+        return "/".join(part for part in (self.row, self.system, f"{self.seed:02d}") if part)
+
+
+@dataclass(frozen=True)
+class ResultStore:
+    """The cells of a recipe on disk."""
+
+    root: Path
+    recipe: Recipe
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.recipe.name
+
+    def cells(self) -> list[Cell]:
+        """All cells: system by system, row by row, so that a worker compiles each program once; priors come first."""
+        rows = sorted(self.recipe.rows, key=lambda row: row.method != "prior")
+        return [cell for system in self._systems for row in rows for cell in self.cells_of(row.name, system)]
+
+    @property
+    def _systems(self) -> tuple[str, ...]:
+        return self.recipe.systems or ("",)
+
+    def cells_of(self, row: str, system: str | None = None) -> list[Cell]:
+        """The cells of a row, over all systems or in one, and over seeds."""
+        systems = self._systems if system is None else (system,)
+        return [Cell(row, seed, name) for name in systems for seed in range(self.recipe.num_seeds)]
+
+    def cell_folder(self, cell: Cell) -> Path:
+        return self.folder / cell.name
+
+    @property
+    def prior_store(self) -> "ResultStore":
+        """Where the priors of this recipe are."""
+        return self if self.recipe.priors is None else ResultStore(self.root, self.recipe.priors)
+
+    def prior_of(self, cell: Cell) -> Cell | None:
+        """The cell, in `prior_store`, that must be finished before this one."""
+        prior = next((row.name for row in self.prior_store.recipe.rows if row.method == "prior"), None)
+        own = self.recipe.priors is None
+        return None if prior is None or (own and cell.row == prior) else replace(cell, row=prior)
+
+    def read(self, cell: Cell) -> dict[str, Any] | None:
+        """The record of a cell, finished or failed, made under the settings of this recipe; None if there is none."""
+        path = self.cell_folder(cell) / "cell.json"
+        if not path.exists():
+            return None
+        record = read_json(path, "cell")
+        return record if record.get("settings_hash") == self._hash(cell) else None
+
+    def is_done(self, cell: Cell) -> bool:
+        record = self.read(cell)
+        return record is not None and record.get("error") is None
+
+    def failed(self) -> list[Cell]:
+        """Cells that keep an error."""
+        records = ((cell, self.read(cell)) for cell in self.cells())
+        return [cell for cell, record in records if record is not None and record.get("error") is not None]
+
+    def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
+        where = {"row": cell.row, "seed": cell.seed} | ({"system": cell.system} if cell.system else {})
+        full = {**where, "settings_hash": self._hash(cell), **record}
+        write_json(self.cell_folder(cell) / "cell.json", full)
+
+    def forget(self, cell: Cell) -> None:
+        """Remove the record of a cell, so that it is run again."""
+        (self.cell_folder(cell) / "cell.json").unlink(missing_ok=True)
+
+    def note_wall_time(self, started: str, seconds: float, workers: int, cells: list[str]) -> None:
+        """Note how long the run that began at `started` took so far, and which cells it finished."""
+        path = self.folder / "wall.json"
+        runs = read_json(path, "wall times")["runs"] if path.exists() else {}
+        runs[started] = {"seconds": round(seconds, 1), "workers": workers, "cells": cells}
+        write_json(path, {"runs": runs, "total_seconds": round(sum(run["seconds"] for run in runs.values()), 1)})
+
+    def row(self, cell: Cell) -> Row:
+        return self.recipe.row(cell.row)
+
+    def settings(self, cell: Cell) -> CellSettings:
+        """The settings of a cell's row, for its system."""
+        settings = self.row(cell).settings
+        return replace(settings, data=replace(settings.data, system=cell.system)) if cell.system else settings
+
+    def _hash(self, cell: Cell) -> str:
+        return settings_hash(self.settings(cell))

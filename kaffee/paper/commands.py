@@ -1,0 +1,180 @@
+"""`kaffee bench run|status|retry|table|figures`."""
+
+import json as json_module
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from kaffee.paper.cells import ResultStore
+    from kaffee.paper.summary import Summary
+    from kaffee.tables import Table
+
+app = typer.Typer(help="Reproduce the paper's tables, cell by cell.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="A recipe, such as table1.")]
+Preset = Annotated[str | None, typer.Option(help="A preset of the recipe, such as smoke.")]
+Results = Annotated[Path, typer.Option(help="Where results are kept.")]
+DEFAULT_RESULTS = Path("results")
+
+
+def _store(name: str, preset: str | None, results: Path) -> "ResultStore":
+    from kaffee.paper.cells import ResultStore
+    from kaffee.paper.recipe import load_recipe
+
+    return ResultStore(results, load_recipe(name, preset))
+
+
+def _command(word: str, name: str, preset: str | None, results: Path) -> str:
+    """What to type next, about the same results."""
+    options = ([] if preset is None else ["--preset", preset]) + (
+        [] if results == DEFAULT_RESULTS else ["--results", str(results)]
+    )
+    return shlex.join(["kaffee", "bench", word, name, *options])
+
+
+@app.command()
+def run(
+    name: Name,
+    preset: Preset = None,
+    results: Results = DEFAULT_RESULTS,
+    rows: Annotated[str | None, typer.Option(help="Only these rows (and the priors they need), by commas.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes on this machine; one per core by default.", min=1)
+    ] = None,
+    dask: Annotated[bool, typer.Option("--dask", help="Make them the workers of a local Dask cluster.")] = False,
+    scheduler: Annotated[str | None, typer.Option(help="Use the workers of this Dask scheduler, tcp://....")] = None,
+) -> None:
+    """Run all cells of a recipe that are not done yet; the same command continues a killed run."""
+    from kaffee.paper.cluster import DaskEngine
+    from kaffee.paper.engine import Engine, LocalEngine, run_recipe
+
+    store = _store(name, preset, results)
+    only = None if rows is None else [store.recipe.row(row.strip()).name for row in rows.split(",")]
+    engine: Engine = DaskEngine(scheduler, workers) if dask or scheduler else LocalEngine(workers)
+    root = str(results.resolve())
+    count = run_recipe(
+        store,
+        engine,
+        lambda cell: (root, name, preset, cell.row, cell.seed, cell.system),
+        only=only,
+        progress=lambda done, total, cell: typer.echo(f"[{done}/{total}] {cell}", err=True),
+    )
+    failed = store.failed()
+    see = "status" if failed else "table"
+    typer.echo(f"{count} cells run, {len(failed)} failed. See: {_command(see, name, preset, results)}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS) -> None:
+    """How many cells are done, and which failed, with their errors."""
+    store = _store(name, preset, results)
+    cells = store.cells()
+    done = sum(store.is_done(cell) for cell in cells)
+    typer.echo(f"{store.recipe.name}: {done} of {len(cells)} cells done")
+    for cell in store.failed():
+        record = store.read(cell) or {}
+        typer.echo(f"  failed {cell.name}: {record['error']}")
+
+
+@app.command()
+def retry(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS) -> None:
+    """Forget failed cells, so that the next run does them again."""
+    store = _store(name, preset, results)
+    failed = store.failed()
+    for cell in failed:
+        store.forget(cell)
+    typer.echo(f"{len(failed)} failed cells forgotten. Now: {_command('run', name, preset, results)}")
+
+
+@app.command()
+def table(
+    name: Name,
+    preset: Preset = None,
+    results: Results = DEFAULT_RESULTS,
+    against: Annotated[str | None, typer.Option(help="'paper' puts the published numbers and verdicts beside.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, by commas.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Other columns, by commas: any number of a cell, such as nll_filtered.")
+    ] = None,
+    by_system: Annotated[
+        bool, typer.Option("--by-system", help="One table for each column: systems down, rows across.")
+    ] = False,
+    systems: Annotated[str | None, typer.Option(help="Only these systems, by commas; with --by-system.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """The table from the results at hand."""
+    from kaffee.errors import ConfigError, unknown
+    from kaffee.paper.summary import agreement_lines, summarise, system_tables, to_json, to_table
+
+    if against not in (None, "paper"):
+        raise ConfigError(f"--against knows 'paper', not '{against}'.")
+    store = _store(name, preset, results)
+    if by_system and not store.recipe.systems:
+        raise ConfigError(f"'{name}' has one system only; leave out --by-system.")
+    if systems is not None and not by_system:
+        raise ConfigError("--systems chooses rows of the tables that --by-system makes; give both.")
+    shown = store.recipe.systems if systems is None else tuple(word.strip() for word in systems.split(","))
+    for system in set(shown) - set(store.recipe.systems):
+        raise ConfigError(unknown("system", system, store.recipe.systems))
+    chosen = None if columns is None else tuple(column.strip() for column in columns.split(","))
+    kept = None if rows is None else tuple(store.recipe.row(row.strip()).name for row in rows.split(","))
+
+    def select(system: str | None = None) -> "dict[str, dict[str, Summary]]":
+        summaries = summarise(store, chosen, system)
+        return summaries if kept is None else {row: summaries[row] for row in kept}
+
+    if json:
+        made = {"systems": {s: to_json(select(s)) for s in shown}} if by_system else to_json(select())
+        typer.echo(json_module.dumps(made, indent=2))
+        return
+    if by_system:
+        for part in system_tables(store, shown, chosen, kept):
+            _show(part, markdown)
+        return
+    summaries = select()
+    _show(to_table(store, summaries, against_paper=against == "paper"), markdown)
+    if against:
+        typer.echo("\n".join(agreement_lines(store, summaries)))
+
+
+def _show(table: "Table", markdown: bool) -> None:
+    from rich.console import Console
+
+    if markdown:
+        typer.echo(table.to_markdown())
+    else:
+        Console().print(table)
+
+
+@app.command()
+def choose(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS) -> None:
+    """Which settings a grid search selects for every method, such as table1_tuning."""
+    from rich.console import Console
+
+    from kaffee.paper.choose import choice_table
+
+    Console().print(choice_table(_store(name, preset, results)))
+
+
+@app.command()
+def figures(
+    name: Name,
+    preset: Preset = None,
+    results: Results = DEFAULT_RESULTS,
+    output: Annotated[Path | None, typer.Option(help="Folder for the figures; <results>/<recipe>/figures.")] = None,
+    format: Annotated[str, typer.Option(help="svg, png or pdf.")] = "svg",
+    arm: Annotated[str | None, typer.Option(help="'plus' draws the rows of that arm, and the prior.")] = None,
+) -> None:
+    """The paper's figures from the results at hand; one panel needs two trained models, trained again if missing."""
+    from kaffee.paper.figures.drawing import make_figures
+
+    store = _store(name, preset, results)
+    folder = store.folder / "figures" if output is None else output
+    for path in make_figures(store, folder, format=format, arm=arm, say=lambda text: typer.echo(text, err=True)):
+        typer.echo(path)

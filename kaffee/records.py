@@ -1,0 +1,189 @@
+"""Arrays and JSON on disk: atomic, checked, never pickled.
+
+A record is two files in one folder: `NAME.json`, which names the array file and the SHA-256 of both, and
+`NAME-<hash>.safetensors`. The JSON is replaced last and in one step, so a reader sees the old record or the new one
+whatever happens in between.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as decode_arrays
+from safetensors.numpy import save as encode_arrays
+
+from kaffee import __version__
+from kaffee.errors import CheckpointError, KaffeeError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file in one step; a crash leaves the old content."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise KaffeeError(
+            f"{path} cannot be written ({error.strerror or error}). Is the folder writable, and is there room?"
+        ) from error
+
+
+def jsonable(value: Any, *, digits: int | None = None, exact: int = 0) -> Any:
+    """Convert to dictionaries, lists, strings and numbers that JSON has; numbers that are not finite become None.
+
+    Dataclasses and named tuples become dictionaries, arrays nested lists. With `digits`, floats are rounded to so many
+    significant digits, but for arrays of at most `exact` entries and, if `exact` is not 0, for single numbers.
+
+    >>> jsonable({"a": np.array([1.0, np.nan]), "b": np.int64(2), "c": 1.0 / 3.0}, digits=3)
+    {'a': [1.0, None], 'b': 2, 'c': 0.333}
+    """
+    again = partial(jsonable, digits=digits, exact=exact)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: again(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "_asdict"):
+        return again(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(key): again(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [again(item) for item in value]
+    if hasattr(value, "tolist"):
+        array = np.asarray(value)
+        rounds = digits if array.ndim == 0 or array.size > exact else None
+        return jsonable(array.tolist(), digits=rounds, exact=exact if array.ndim == 0 else 0)
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None
+    return value if digits is None or exact else float(f"{value:.{digits}g}")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically; NaN, infinities and objects that JSON does not know raise."""
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be written as JSON: {error}. Use plain, finite values.") from error
+    write_atomically(path, (text + "\n").encode())
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON object; anything else is a clear error."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"There is no {what} at {path}. Check the path.") from None
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8, not JSON, absurd numbers are ValueErrors
+        raise CheckpointError(f"{path} is not a readable {what}: {error}. Restore it or run again.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(
+            f"{path} holds {type(value).__name__} instead of a JSON object; it is no {what}. Restore it."
+        )
+    return value
+
+
+def write_record(folder: Path, name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Path:
+    """Write arrays and metadata as one record and remove the array files of earlier ones."""
+    contiguous = {key: np.ascontiguousarray(value).reshape(np.shape(value)) for key, value in arrays.items()}
+    content = encode_arrays(contiguous)
+    digest = hashlib.sha256(content).hexdigest()
+    target = folder / f"{name}-{digest[:12]}.safetensors"
+    write_atomically(target, content)
+    path = folder / f"{name}.json"
+    record = {**meta, "arrays": {"file": target.name, "sha256": digest, "bytes": len(content)}}
+    write_json(path, {**record, "sha256": _digest(path, record)})
+    for stale in folder.glob(f"{name}-*.safetensors"):
+        if stale.name != target.name:
+            stale.unlink(missing_ok=True)
+    return path
+
+
+def _digest(path: Path, record: Mapping[str, Any]) -> str:
+    """SHA-256 of the values of a record, whatever the layout of its text."""
+    try:
+        plain = json.loads(json.dumps(record))
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} does not hold plain JSON values: {error}. Restore it.") from error
+
+
+def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read a record; damage, truncation and foreign files are clear errors, and nothing is executed."""
+    meta_path = folder / f"{name}.json"
+    meta = read_json(meta_path, what)
+    entry, stored = meta.get("arrays"), meta.pop("sha256", None)
+    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
+        raise CheckpointError(f"{meta_path} does not name an array file; it is no {what} of kaffee. Check the path.")
+    if _digest(meta_path, meta) != stored:
+        raise CheckpointError(f"{meta_path} does not fit its own checksum: it is damaged or was edited. Restore it.")
+    # Only the last part of the name counts, so that no record can point outside its folder.
+    path = folder / Path(entry["file"]).name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{what}: the weights {path} cannot be read ({error.strerror}). Restore them.") from error
+    except ValueError as error:
+        raise CheckpointError(f"{meta_path} names an impossible array file ({error}). Restore it.") from error
+    if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
+        raise CheckpointError(
+            f"{path} has {len(content)} bytes and another checksum than {name}.json records "
+            f"({entry.get('bytes')} bytes): it is damaged, truncated or exchanged. Restore it or train again."
+        )
+    try:
+        return decode_arrays(content), meta
+    except KeyError as error:  # a type that NumPy does not have
+        raise CheckpointError(
+            f"{path} holds values of type {error}, which kaffee does not write. Restore it or train again."
+        ) from error
+    except (SafetensorError, ValueError) as error:  # the latter for shapes that NumPy does not have
+        raise CheckpointError(f"{path} is not a safetensors file: {error}. Restore it or train again.") from error
+
+
+# What a result must say about where it came from.
+
+
+PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+
+
+def versions() -> dict[str, str]:
+    """Versions of kaffee, Python and the packages that decide the numbers."""
+    found = {"kaffee": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        found[package] = importlib.metadata.version(package)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The processor, its usable cores and the operating system."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"processor": _processor(), "cores": cores, "system": f"{platform.system()} {platform.machine()}"}
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"

@@ -1,0 +1,399 @@
+"""What scikit-learn expects of an estimator beside its methods: arguments that are kept, and found again."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from kaffee.checkpoint.reconstruction import Reconstruction, load, save
+from kaffee.data.adapters.arrays_ import ArrayFrame
+from kaffee.data.adapters.frame import Data, Request
+from kaffee.data.adapters.results_ import Bands, FilteredBands, Forecast
+from kaffee.data.columns import BAND
+from kaffee.data.frames import read_data
+from kaffee.data.series import Series
+from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError, unknown
+from kaffee.fitting.config import merge, nested, update
+from kaffee.fitting.defaults import settings_for
+from kaffee.fitting.pipeline import Fit, fit
+from kaffee.fitting.run import RunFolder, short_recordings
+from kaffee.fitting.settings import FitSettings
+from kaffee.inference.ensembles import forecast, simulate
+from kaffee.inference.matching import automatic, decided_by_position, model_columns, position_note
+from kaffee.inference.online import OnlineFilter
+from kaffee.inference.recordings import filter_recordings, impute, smooth
+from kaffee.training.loop import Watcher
+
+if TYPE_CHECKING:
+    from kaffee.certification.certificate import Certificate, CertificationSettings
+
+DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False}
+_FITTED = ("reconstruction_", "prior_", "settings_", "fit_")
+
+
+class NotFittedError(KaffeeError, AttributeError):
+    """What only a fitted surrogate has was asked of one that is not."""
+
+
+class Parameters:
+    """The arguments of a surrogate as they were given; what a fit found ends in an underscore."""
+
+    reconstruction_: Reconstruction
+    prior_: Reconstruction | None
+    settings_: FitSettings | None
+    fit_: Fit | None
+
+    def __init__(
+        self,
+        method: str | None = None,
+        *,
+        seed: int | None = None,
+        settings: FitSettings | Mapping[str, Any] | None = None,
+        progress: bool = False,
+    ) -> None:
+        # As they came and unchecked, so that a copy made of `get_params` is the same; `fit` looks at them.
+        self.method, self.seed, self.settings, self.progress = method, seed, settings, progress
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments of the constructor, as they were given."""
+        return {name: getattr(self, name) for name in DEFAULTS}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Change arguments of the constructor; the next `fit` uses them."""
+        for name, value in parameters.items():
+            if name not in DEFAULTS:
+                raise ConfigError(unknown("parameter", name, DEFAULTS))
+            setattr(self, name, value)
+        return self
+
+    def _resolved_settings(self, series: Series) -> FitSettings:
+        """The settings of a fit to this series: what the data suggest, where nothing else was said."""
+        given, chosen = self.settings, {"method": self.method, "seed": self.seed}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        if isinstance(given, FitSettings):
+            return update(given, chosen)
+        if given is not None and not isinstance(given, Mapping):
+            raise ConfigError(
+                f"settings is {type(given).__name__}; give a FitSettings, or a dictionary such as "
+                '{"core.latent_dim": 30}.'
+            )
+        values: dict[str, Any] = {}
+        for key, value in (given or {}).items():
+            values = merge(values, nested(str(key), value))
+        return settings_for(series, merge(values, chosen))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FITTED:
+            raise NotFittedError("This surrogate is not fitted yet. Call fit(X) first, or Surrogate.load(path).")
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def __repr__(self) -> str:
+        given = {name: value for name, value in self.get_params().items() if value is not DEFAULTS[name]}
+        text = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        if "reconstruction_" not in vars(self):
+            return text
+        names = model_columns(self.reconstruction_)
+        shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+        return f"{text}, fitted to {shown} at steps of {self.reconstruction_.dt:.6g}"
+
+
+# A surrogate as a folder: the model, and its prior beside it.
+
+
+class Stored(NamedTuple):
+    """What a folder holds."""
+
+    reconstruction: Reconstruction
+    prior: Reconstruction | None
+    settings: FitSettings | None
+
+
+def write_surrogate(folder: str | Path, reconstruction: Reconstruction, prior: Reconstruction | None) -> Path:
+    """Write both; returns the folder."""
+    path = save(reconstruction, folder)
+    if prior is not None:
+        save(prior, path / "prior")
+    return path
+
+
+def read_surrogate(folder: str | Path, core: Any = None) -> Stored:
+    """Read what `write_surrogate`, `kaffee.save` or `kaffee fit` wrote."""
+    path = model = Path(folder)
+    if not (path / "model.json").exists() and RunFolder(path).exists:
+        model = path / RunFolder(path).settings().method
+        if not (model / "model.json").exists():
+            raise CheckpointError(f"{path} has no finished model yet. First: kaffee resume {path}")
+    reconstruction = load(model, core=core)
+    prior = load(path / "prior", core=core) if (path / "prior" / "model.json").exists() else None
+    return Stored(reconstruction, prior, _settings(reconstruction))
+
+
+def _settings(reconstruction: Reconstruction) -> FitSettings | None:
+    """The settings of the fit; None for a model that was made otherwise, or by a version with other settings."""
+    values = reconstruction.provenance.get("settings")
+    try:
+        return update(FitSettings(), values) if isinstance(values, dict) else None
+    except ConfigError:
+        return None
+
+
+# The surrogate: fit, then filter, smooth, impute, forecast, simulate, score.
+
+
+FORECAST_LEVELS = (BAND[0], 0.5, BAND[1])
+
+
+class Surrogate(Parameters):
+    """A probabilistic surrogate of the system behind a recording.
+
+        surrogate = kaffee.Surrogate(seed=1).fit(X)
+        surrogate.forecast(200)          # from the end of X
+        surrogate.filter(new)            # and smooth, impute, score, online, simulate, save
+
+    Same kind in, same kind out: NumPy arrays give NumPy arrays, tables of pandas give tables with columns `x_mean`,
+    `x_std`, `x_q05`, ... and the dates going on, labelled arrays of xarray give Datasets of the variables `mean`,
+    `std`, `q05`, ...; several recordings in a list give a list. NaN is missing everywhere; see docs/surrogate.md.
+
+    Args:
+        method: A row of the paper, such as "kaffee" or "blind"; None: what the settings say ("kaffee").
+        seed: Of everything random in the fit; None: what the settings say (0).
+        settings: What should differ from the settings that the data suggest, such as {"core.latent_dim": 30}; or a
+            complete `FitSettings`.
+        progress: Show the progress of training.
+
+    Attributes:
+        reconstruction_: The fitted model, for all functions of kaffee.
+        prior_: The deterministic model before it; None if it was not stored.
+        settings_: The settings of the fit, complete; None for a stored model that does not tell.
+        fit_: Losses, train and test part (the last 20 % of every recording are held out for checks); None after `load`.
+    """
+
+    _data: Data | None = None
+
+    def fit(self, X: Any, y: None = None, *, times: Any = None, dt: float | None = None) -> Self:
+        """Fit to one or several recordings, from scratch.
+
+        Args:
+            X: (T,), (T, N), (R, T, N) or a list of (T_i, N); a DataFrame, a Series, a DataArray, a Dataset, or a list
+                of one of them; a `kaffee.Series`.
+            y: For scikit-learn's pipelines; not used.
+            times: Of the rows, for arrays; tables have them as their index.
+            dt: Time between rows, for data without times; 1 by default.
+        """
+        data = read_data(X, Request(times, fitting=True))
+        if dt is not None and data.series.times is not None:
+            raise ConfigError(f"dt={dt:g} beside times, which tell it. Leave out the one or the other.")
+        settings = self._resolved_settings(data.series)
+        for note in short_recordings(data.series, settings):
+            warnings.warn(note, UserWarning, stacklevel=2)
+        with _watched(self.progress) as watcher:
+            found = fit(data.series, settings, dt=dt, watcher=watcher)
+        if not found.fitted.completed:
+            warnings.warn(found.fitted.report, RuntimeWarning, stacklevel=2)
+        self._data = data
+        self.fit_, self.settings_, self.prior_ = found, settings, found.prior.reconstruction
+        model = found.fitted.reconstruction
+        # Kept with the model, so that a stored one knows its calendar, too.
+        calendar = {} if data.frequency is None else {"frequency": data.frequency}
+        self.reconstruction_ = replace(model, provenance={**model.provenance, **calendar})
+        return self
+
+    def filter(
+        self,
+        X: Any,
+        *,
+        times: Any = None,
+        quantiles: Sequence[float] = BAND,
+        gate: float | None = None,
+        patience: int = 10,
+        any_step: bool = False,
+    ) -> Any:
+        """What is known at every row given all rows up to it; see `kaffee.filter_recordings`."""
+        data, model = self._matched(X, times)
+        found = filter_recordings(model, data.series, gate=gate, patience=patience, any_step=any_step)
+        bands = [
+            FilteredBands(
+                columns=found.series.columns,
+                times=_of(found.series.times, r),
+                mean=estimate.mean,
+                std=estimate.std,
+                predicted_mean=estimate.predicted_mean,
+                predicted_std=estimate.predicted_std,
+                log_likelihood=estimate.log_likelihood,
+                nis=estimate.nis,
+            )
+            for r, estimate in enumerate(found.estimates)
+        ]
+        return _rows(data, bands, quantiles)
+
+    def smooth(self, X: Any, *, times: Any = None, quantiles: Sequence[float] = BAND, any_step: bool = False) -> Any:
+        """What is known at every row given all rows, before and after it; see `kaffee.smooth`."""
+        data, model = self._matched(X, times)
+        found = smooth(model, data.series, any_step=any_step)
+        moments = enumerate(zip(found.mean, found.std, strict=True))
+        bands = [Bands(found.series.columns, _of(found.series.times, r), mean, std) for r, (mean, std) in moments]
+        return _rows(data, bands, quantiles)
+
+    def impute(self, X: Any, *, times: Any = None, return_std: bool = False, any_step: bool = False) -> Any:
+        """X with its gaps filled; with `return_std` also the standard deviation of what was filled in, 0 elsewhere.
+
+        Times that leave out whole steps are gaps as well, and the result has a row for each step.
+        """
+        data, model = self._matched(X, times)
+        found = impute(model, data.series, any_step=any_step)
+
+        def given_back(recordings: Sequence[np.ndarray]) -> Any:
+            pairs = enumerate(zip(data.frames, recordings, strict=True))
+            return data.join([frame.values(values, _of(found.series.times, r)) for r, (frame, values) in pairs])
+
+        return (given_back(found.values), given_back(found.std)) if return_std else given_back(found.values)
+
+    def forecast(
+        self,
+        num_steps: int,
+        X: Any = None,
+        *,
+        times: Any = None,
+        members: int = 500,
+        quantiles: Sequence[float] = FORECAST_LEVELS,
+        seed: int = 0,
+        observation_noise: bool = True,
+        any_step: bool = False,
+    ) -> Any:
+        """Futures of the recordings in X from their last row; of those given to `fit`, if there is no X.
+
+        Args:
+            members: Size of the ensemble, for each recording.
+            quantiles: Of tables and labelled arrays; results for arrays have all members, and any quantile.
+            observation_noise: Forecast readings; without it the signal behind them.
+            any_step: Accept a time step that is not the model's.
+        """
+        data, model = self._fitted_data() if X is None else self._matched(X, times)
+        options: dict[str, Any] = {"observation_noise": observation_noise, "any_step": any_step}
+        found = forecast(model, data.series, num_steps, members=members, seed=seed, **options)
+        if found.num_diverged:
+            total = members * data.series.num_recordings
+            note = f"{found.num_diverged} of {total} members left the attractor; they are left out from there"
+            warnings.warn(note, RuntimeWarning, stacklevel=2)
+        futures = [Forecast.of(found.columns, t, found.members[:, r]) for r, t in enumerate(found.times)]
+        parts = zip(data.frames, futures, data.series.lengths, strict=True)
+        return data.join([frame.ahead(future, quantiles, num_rows) for frame, future, num_rows in parts])
+
+    def simulate(
+        self,
+        num_steps: int,
+        *,
+        shell: bool = True,
+        start: Any = None,
+        runs: int | None = None,
+        transient: int = 1000,
+        seed: int = 0,
+    ) -> Any:
+        """Let the surrogate run on its own; in the form of the data it was fitted to, by the time that passed.
+
+        Args:
+            shell: With process and observation noise; without it the bare core runs.
+            start: An observation to start from, or one row for each run; by default drawn from the data's moments.
+            runs: How many; a list comes back if this, or `start`, says so.
+            transient: Steps before the first that is kept.
+        """
+        options: dict[str, Any] = {"shell": shell, "start": start, "runs": 1 if runs is None else runs}
+        found = simulate(self.reconstruction_, num_steps, transient=transient, seed=seed, **options)
+        if found.diverged_at.any():
+            warnings.warn(found.describe()["divergence"], RuntimeWarning, stacklevel=2)
+        frame = ArrayFrame() if self._data is None else self._data.frames[0]
+        made = [frame.free(values, _of(found.series.times, r)) for r, values in enumerate(found.series.recordings)]
+        return made[0] if runs is None and np.ndim(start) < 2 else made
+
+    def score(self, X: Any, y: None = None, *, times: Any = None, any_step: bool = False) -> float:
+        """The mean log-likelihood of an entry given all rows before it, in data units; higher is better."""
+        data, model = self._matched(X, times)
+        found = filter_recordings(model, data.series, any_step=any_step).describe()["log_likelihood_per_entry"]
+        if found is None:
+            raise DataError("X: nothing to score, since the first row of a recording is not predicted. Give more rows.")
+        return float(found)
+
+    def online(self, *, gate: float | None = None, patience: int = 10) -> OnlineFilter:
+        """A filter for readings as they arrive."""
+        return OnlineFilter(self.reconstruction_, gate=gate, patience=patience)
+
+    def certify(
+        self,
+        X: Any = None,
+        *,
+        times: Any = None,
+        settings: "CertificationSettings | None" = None,
+        any_step: bool = False,
+    ) -> "Certificate":
+        """Certify the surrogate on data that it was not fitted to, by default the part that `fit` held out."""
+        from kaffee.certification.certificate import certify
+
+        model = self.reconstruction_
+        if self.fit_ is None:
+            raise ConfigError(
+                "A certificate compares with the training data, which a stored model does not keep. Call fit(X), or "
+                "kaffee.certification.certificate.certify(surrogate.reconstruction_, train, test)."
+            )
+        test = self.fit_.test if X is None else self._matched(X, times)[0].series
+        return certify(model, self.fit_.train, test, prior=self.prior_, settings=settings, any_step=any_step)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model to a folder, its prior beside it; returns the folder."""
+        return write_surrogate(path, self.reconstruction_, self.prior_)
+
+    @classmethod
+    def load(cls, path: str | Path, *, core: Any = None) -> Self:
+        """The surrogate in a folder that `save`, `kaffee.save` or `kaffee fit` wrote.
+
+        Args:
+            core: For a core of one's own class; see `kaffee.load`.
+        """
+        stored = read_surrogate(path, core)
+        surrogate = cls(settings=stored.settings)
+        surrogate.reconstruction_, surrogate.prior_, surrogate.settings_ = stored
+        surrogate.fit_ = None
+        return surrogate
+
+    def _fitted_data(self) -> tuple[Data, Reconstruction]:
+        model = self.reconstruction_
+        if self._data is None:
+            raise ConfigError("A stored model does not keep the data it was fitted to. Pass X, which to go on from.")
+        return self._data, model
+
+    def _matched(self, X: Any, times: Any) -> tuple[Data, Reconstruction]:
+        """The data, and the model under their names where it has none of its own."""
+        model = self.reconstruction_
+        wanted = model_columns(model)
+        data = read_data(X, Request(times, wanted, model.provenance.get("frequency")))
+        own = data.series.columns
+        if decided_by_position(wanted, own) and automatic(wanted):
+            if not automatic(own):
+                warnings.warn(position_note(wanted, data.series), UserWarning, stacklevel=3)
+            model = replace(model, columns=own)
+        return data, model
+
+
+def _rows(data: Data, bands: Sequence[Bands], quantiles: Sequence[float]) -> Any:
+    return data.join([frame.rows(band, quantiles) for frame, band in zip(data.frames, bands, strict=True)])
+
+
+def _of(times: Sequence[np.ndarray] | None, recording: int) -> Any:
+    return None if times is None else times[recording]
+
+
+@contextmanager
+def _watched(progress: bool) -> Iterator[Callable[[str, int], Watcher] | None]:
+    """Who watches the training: a progress bar, if one is wanted."""
+    if not progress:
+        yield None
+        return
+    from rich.console import Console
+
+    from kaffee.progress import TrainingProgress
+
+    with TrainingProgress(Console(stderr=True), quiet=False) as shown:
+        yield shown.watcher

@@ -1,0 +1,281 @@
+"""Definition 1: a refinement that lowers the score S_H and raises a certification loss D."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from kaffee.certification.card import tangent_grounding
+from kaffee.certification.fidelity import Protocol, Reference, state_space_divergence
+from kaffee.data.gaps import bounds, evenly
+from kaffee.data.series import Series
+from kaffee.data.windows import training_windows
+from kaffee.errors import ConfigError, DataError
+from kaffee.filtering.likelihood import Method
+from kaffee.filtering.recursion import Recursion
+from kaffee.filtering.rollout import Rollout, core_key_of, free_run
+from kaffee.metrics.lyapunov import lyapunov_spectrum
+from kaffee.metrics.spectra import d_hellinger
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.training.adaptation import Adaptation, nll_objective
+from kaffee.training.loop import Watcher
+
+
+class Measured(NamedTuple):
+    """A loss that is estimated from free runs, with its standard error; infinite if a run diverged."""
+
+    value: float
+    se: float = 0.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One look at a model during training.
+
+    Attributes:
+        update: How many updates it has seen.
+        score: S_H, the objective of the run on fixed windows; lower is better.
+        losses: The certification losses D by name; lower is better.
+    """
+
+    update: int
+    score: float
+    losses: Mapping[str, Measured]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; what is not finite becomes a word."""
+        losses = {name: {"value": _plain(loss.value), "se": _plain(loss.se)} for name, loss in self.losses.items()}
+        return {"update": self.update, "score": _plain(self.score), "losses": losses}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Entry":
+        losses = {name: Measured(float(m["value"]), float(m["se"])) for name, m in record["losses"].items()}
+        return cls(int(record["update"]), float(record["score"]), losses)
+
+
+def _plain(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A step theta -> theta' with S_H(theta') < S_H(theta) but D(theta') > D(theta).
+
+    Attributes:
+        before, after: Updates between which it happened.
+        loss: Which D.
+        score_change: Negative.
+        loss_change: Positive, and larger than its standard error times the significance asked for.
+    """
+
+    before: int
+    after: int
+    loss: str
+    score_change: float
+    loss_change: float
+    loss_change_se: float
+
+
+def find_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list[Gap]:
+    """The gaps between consecutive entries.
+
+    The score is evaluated on fixed windows and has no sampling error; a loss has to rise by `significance` combined
+    standard errors, because free runs of a chaotic model are samples.
+
+    >>> calm, broken = {"D": Measured(0.2, 0.01)}, {"D": Measured(0.9, 0.01)}
+    >>> [(g.before, g.after, g.loss) for g in find_gaps([Entry(0, 1.5, calm), Entry(10, 1.2, broken)])]
+    [(0, 10, 'D')]
+    """
+    found = []
+    for old, new in pairwise(entries):
+        if not new.score < old.score:
+            continue
+        for name, loss in new.losses.items():
+            before = old.losses[name]
+            se = math.hypot(before.se, loss.se)
+            if loss.value > before.value and not loss.value - before.value <= significance * se:
+                change = loss.value - before.value
+                found.append(Gap(old.update, new.update, name, new.score - old.score, change, se))
+    return found
+
+
+def overall_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list[Gap]:
+    """The gaps of the run as a whole, from its first entry to its last."""
+    return [] if len(entries) < 2 else find_gaps([entries[0], entries[-1]], significance=significance)
+
+
+# Certification losses D of any model, from free runs against what is known of the truth.
+
+
+MIN_ROWS = 100
+LossOfRun = Callable[[Float[np.ndarray, "T N"], Float[Array, "T M"]], float]
+
+
+@dataclass(frozen=True)
+class Certifier:
+    """Maps a model to its certification losses; every number is a mean over free runs with its standard error.
+
+    Always: `d_stsp_core`, `d_h_core` (shell off) and `d_stsp_stoch` (shell on). With a simulated truth also
+    `dh_core`, the error of the sum of positive Lyapunov exponents, and `blindness` = 1 - G_tan.
+
+    Attributes:
+        noisy: Standardised observations (T, N): where free runs start and what shell-on runs are compared with.
+        clean: What shell-off runs are compared with; the noise-free truth, or the observations again.
+        reference: The simulated truth, if there is one.
+        recursion: The filter that goes with the model, for G_tan.
+        seed: Of the shell's noise and of the core's own, where it draws any; also that with the shell off.
+    """
+
+    noisy: Float[np.ndarray, "T N"]
+    clean: Float[np.ndarray, "T N"]
+    reference: Reference | None = None
+    recursion: Recursion = field(default_factory=Recursion)
+    num_runs: int = 4
+    num_steps: int = 5_000
+    transient: int = 500
+    grounding_steps: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        length = min(len(self.noisy), len(self.clean))
+        if length < MIN_ROWS:
+            raise DataError(
+                f"Certification compares free runs with at least {MIN_ROWS} consecutive complete rows, not {length}."
+            )
+        # Estimates of different lengths cannot be compared.
+        steps = min(self.num_steps, length)
+        object.__setattr__(self, "num_steps", steps)
+        object.__setattr__(self, "noisy", self.noisy[:steps])
+        object.__setattr__(self, "clean", self.clean[:steps])
+
+    @classmethod
+    def from_series(cls, standard: Series, **options: Any) -> "Certifier":
+        """Against a standardised recording alone: its longest stretch of complete rows."""
+        complete = [values[start:stop] for values in standard.recordings for start, stop in bounds(values)]
+        longest = max(complete, key=len, default=np.zeros((0, standard.num_coordinates)))
+        return cls(longest, longest, **options)
+
+    @classmethod
+    def from_reference(cls, reference: Reference, recursion: Recursion, **options: Any) -> "Certifier":
+        """Against a simulated truth."""
+        noisy = reference.scaler.transform(reference.test_observations)
+        clean = reference.scaler.transform(reference.clean)
+        return cls(noisy, clean, reference, recursion, **options)
+
+    def __call__(self, model: StateSpaceModel) -> dict[str, Measured]:
+        core = self._run(model, None)
+        noisy = self._run(model, jax.random.key(self.seed))
+        losses = {
+            "d_stsp_core": self._over_runs(core, lambda x, _: state_space_divergence(self.clean, x, seed=self.seed)),
+            "d_h_core": self._over_runs(core, lambda x, _: d_hellinger(self.clean, x)),
+            "d_stsp_stoch": self._over_runs(noisy, lambda x, _: state_space_divergence(self.noisy, x, seed=self.seed)),
+        }
+        if self.reference is not None:
+            losses["dh_core"] = self._over_runs(core, lambda _, z: self._entropy_error(model, z))
+            losses["blindness"] = self._blindness(model)
+        return losses
+
+    def _run(self, model: StateSpaceModel, key: Key[Array, ""] | None) -> Rollout:
+        origins = self.noisy[evenly(len(self.noisy), self.num_runs)]
+        starts = model.embed(jnp.asarray(origins, model.dtype))
+        noise = core_key_of(model.core, self.seed)
+        return free_run(model, starts, self.num_steps, key=key, core_key=noise, transient=self.transient)
+
+    def _over_runs(self, runs: Rollout, loss: LossOfRun) -> Measured:
+        if bool(jnp.any(runs.diverged_at > 0)):
+            return Measured(float("inf"))
+        observed, states = np.asarray(runs.observations, np.float64), runs.states
+        return _mean([loss(observed[i], states[i]) for i in range(self.num_runs)])
+
+    def _entropy_error(self, model: StateSpaceModel, states: Array) -> float:
+        assert self.reference is not None
+        count = min(self.reference.train.num_coordinates, model.latent_dim)
+        spectrum = lyapunov_spectrum(
+            model.core.exact(), states, num_exponents=count, dt=self.reference.system.dt, reorthonormalise_every=5
+        )
+        return abs(spectrum.sum_positive - self.reference.lyapunov.sum_positive)
+
+    def _blindness(self, model: StateSpaceModel) -> Measured:
+        """1 - G_tan, over as many stretches of the test data as there are free runs."""
+        assert self.reference is not None
+        protocol = Protocol(grounding_steps=self.grounding_steps)
+        rows = protocol.warm_up + protocol.grounding_steps + 1
+        values = []
+        for first in np.linspace(0, len(self.reference.test_states) - rows, self.num_runs).astype(int):
+            stretch = replace(
+                self.reference,
+                test_states=self.reference.test_states[first : first + rows],
+                test_observations=self.reference.test_observations[first : first + rows],
+            )
+            values.append(1.0 - tangent_grounding(model, self.recursion, stretch, protocol)[1].pooled)
+        return _mean(values)
+
+
+def _mean(values: list[float]) -> Measured:
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return Measured(float(np.mean(values)), spread / len(values) ** 0.5)
+
+
+# Logging S_H and D during adaptation.
+
+
+class GapLog(Watcher):
+    """A watcher that certifies the model every `every` updates; hand it to `adapt(..., watcher=log)`.
+
+    Any score and any losses will do: both are functions of a model.
+
+    Attributes:
+        entries: What was seen so far.
+        last: The number of updates of the run, after which it looks in any case.
+    """
+
+    def __init__(
+        self,
+        score: Callable[[StateSpaceModel], float],
+        losses: Callable[[StateSpaceModel], Mapping[str, Measured]],
+        *,
+        every: int,
+        last: int | None = None,
+        inner: Watcher | None = None,
+    ) -> None:
+        if every < 1:
+            raise ConfigError(f"A gap log looks every 1, 2, ... updates, not every {every}.")
+        self.score, self.losses, self.every, self.last = score, losses, every, last
+        self.inner = inner or Watcher()
+        self.entries: list[Entry] = []
+
+    def compiling(self, what: str) -> None:
+        self.inner.compiling(what)
+
+    def advanced(self, update: int, loss: float, skipped: int) -> None:
+        self.inner.advanced(update, loss, skipped)
+
+    def visited(self, update: int, model: StateSpaceModel) -> None:
+        self.inner.visited(update, model)
+        if update % self.every == 0 or update == self.last:
+            self.entries.append(Entry(update, self.score(model), dict(self.losses(model))))
+
+
+def fixed_score(
+    prior: StateSpaceModel,
+    series: Series,
+    method: Method,
+    settings: Adaptation,
+    *,
+    num_windows: int = 128,
+    seed: int = 0,
+) -> Callable[[StateSpaceModel], float]:
+    """The method's own training objective on a fixed batch of windows of a standardised series: S_H."""
+    surrogate = prior.replace(core=prior.core.surrogate())
+    objective = nll_objective(surrogate, series, method, settings, method.trainable_parts)
+    windows = training_windows(series, settings.burn_in + settings.scored + 1, prior.dtype)
+    batch = windows.sample(jax.random.key(seed), num_windows)
+    evaluated = eqx.filter_jit(lambda model: objective(model, batch).loss)
+    return lambda model: float(evaluated(model))

@@ -1,0 +1,124 @@
+"""A run of the recursion with everything kept that the propositions of appendix A speak of."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from kaffee.filtering.gaussian import Belief, Innovation, gain, innovation_covariance
+from kaffee.filtering.recursion import Dynamics, Observations, Recursion, step
+from kaffee.model.observation import ObservationMap
+
+
+class Trace(eqx.Module):
+    """Every step of a batch of windows, time first; made by `kaffee.filtering.recursion.step` alone.
+
+    Attributes:
+        recursion: The switches of the run.
+        observation: B; where an entry of `mask` is False its row counts as zero.
+        process_variance, observation_variance: The diagonals of Gamma and Lambda.
+        previous: The belief at t-1 from which step t predicts, z_{t-1|t-1} and Sigma_{t-1|t-1} in a filter.
+        jacobian: J_t, taken at the mean of `previous`.
+        predicted, innovation, filtered: As in `kaffee.filtering.recursion.Step`.
+        faults: Codes of `kaffee.filtering.outcome`.
+    """
+
+    recursion: Recursion
+    observation: ObservationMap
+    process_variance: Float[Array, " M"]
+    observation_variance: Float[Array, " N"]
+    mask: Bool[Array, "T W N"]
+    previous: Belief
+    jacobian: Float[Array, "T W M M"]
+    predicted: Belief
+    innovation: Innovation
+    filtered: Belief
+    faults: Int[Array, "T W"]
+
+    @property
+    def present(self) -> Float[Array, "T W N"]:
+        """1 where an entry was observed, else 0."""
+        return self.mask.astype(self.process_variance.dtype)
+
+    def observed(self, X: Float[Array, "*batch M M"], present: Float[Array, "*batch N"]) -> Float[Array, "*batch N N"]:
+        """B X B' with zero rows and columns for missing entries."""
+        BXB = self.observation.columns(self.observation.rows(X))
+        return present[..., :, None] * BXB * present[..., None, :]
+
+    @eqx.filter_jit
+    def transported(self) -> Float[Array, "T W N N"]:
+        """A_t = B J Sigma_{t-1|t-1} J' B', what the Jacobians put into Omega_t; zero without transport."""
+        if not self.recursion.transport:
+            return jnp.zeros_like(self.innovation.inverse_factor)
+        J = self.jacobian
+        return self.observed(J @ self.previous.covariance @ J.mT, self.present)
+
+    @eqx.filter_jit
+    def innovation_covariance(self) -> Float[Array, "T W N N"]:
+        """Omega_t, with a unit diagonal for missing entries."""
+
+        def one(covariance: Float[Array, "W M M"], present: Float[Array, "W N"]) -> Float[Array, "W N N"]:
+            return innovation_covariance(covariance, present, self.observation, self.observation_variance)[1]
+
+        return jax.vmap(one)(self.predicted.covariance, self.present)
+
+    @eqx.filter_jit
+    def precision(self) -> Float[Array, "T W N N"]:
+        """Omega_t^-1."""
+        return self.innovation.inverse_factor.mT @ self.innovation.inverse_factor
+
+    @eqx.filter_jit
+    def gain(self) -> Float[Array, "T W M N"]:
+        """K_t; zero without assimilation."""
+        K = jax.vmap(gain)(self.innovation)
+        return K if self.recursion.assimilate else jnp.zeros_like(K)
+
+    @eqx.filter_jit
+    def remaining(self) -> Float[Array, "T W M M"]:
+        """I - K_t B, what the update leaves of a prediction."""
+        KB = self.observation.extend_columns(self.gain())
+        return jnp.eye(KB.shape[-1], dtype=KB.dtype) - KB
+
+
+@eqx.filter_jit
+def trace(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Trace:
+    """Run the recursion over whole windows and keep every step.
+
+    >>> from kaffee.model.registry import Linear
+    >>> from kaffee.model.observation import Projection
+    >>> start = Belief(jnp.zeros((1, 1)), jnp.ones((1, 1, 1)))
+    >>> dynamics = Dynamics(Linear(2.0 * jnp.eye(1), jnp.zeros(1)), jnp.ones(1), jnp.ones(1), start)
+    >>> data = Observations(jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1), bool), Projection(1, 1))
+    >>> run = trace(Recursion(), dynamics, data)
+    >>> round(float(run.transported().squeeze())), round(float(run.innovation_covariance().squeeze()))
+    (4, 6)
+    """
+
+    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, Any]:
+        now = step(recursion, dynamics, observations.observation, belief, *inputs)
+        J = jax.vmap(dynamics.core.jacobian)(belief.mean)
+        return now.filtered, (belief, J, now.predicted, now.innovation, now.filtered, now.fault)
+
+    # Without the noise inside a core: the propositions speak of a deterministic F.
+    xs = (observations.x, observations.mask)
+    _, (previous, jacobian, predicted, innovation, filtered, faults) = jax.lax.scan(body, dynamics.initial, xs)
+    return Trace(
+        recursion=recursion,
+        observation=observations.observation,
+        process_variance=dynamics.process_variance,
+        observation_variance=dynamics.observation_variance,
+        mask=observations.mask,
+        previous=previous,
+        jacobian=jacobian,
+        predicted=predicted,
+        innovation=innovation,
+        filtered=filtered,
+        faults=faults,
+    )
+
+
+def inner(X: Float[Array, "*batch K K"], Y: Float[Array, "*batch K K"]) -> Float[Array, "*batch"]:
+    """tr(X Y) for symmetric X."""
+    return jnp.sum(X * Y, axis=(-2, -1))

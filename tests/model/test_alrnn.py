@@ -1,0 +1,97 @@
+"""The almost-linear RNN: its equation, the paper's initialisation, its gates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import GATES, LATENT, make_core
+
+from kaffee.errors import ConfigError
+from kaffee.model.alrnn import ALRNN
+
+
+def test_step_is_the_equation(x64):
+    core = make_core("hard")
+    A, W, h = (np.asarray(a) for a in (core.A, core.W, core.h))
+    for z in np.random.default_rng(0).standard_normal((4, LATENT)):
+        phi = z.copy()
+        phi[LATENT - GATES :] = np.maximum(phi[LATENT - GATES :], 0.0)
+        np.testing.assert_allclose(core(jnp.asarray(z)), A * z + W @ phi + h, rtol=1e-13)
+        D = np.diag(np.append(np.ones(LATENT - GATES), z[LATENT - GATES :] > 0))
+        np.testing.assert_allclose(core.jacobian(jnp.asarray(z)), np.diag(A) + W @ D, rtol=1e-13)
+
+
+def test_straight_through_core(x64):
+    """Hard value; smooth Jacobian for transport, for backpropagation, and for how the transport itself changes."""
+    core = make_core("straight_through")
+    hard, smooth = core.with_gate("hard"), core.with_gate("smooth")
+    z = jnp.asarray(np.random.default_rng(3).standard_normal(LATENT))
+    np.testing.assert_allclose(core(z), hard(z), rtol=1e-14, atol=1e-15)
+    assert np.abs(core(z) - smooth(z)).max() > 1e-3
+    np.testing.assert_allclose(core.jacobian(z), smooth.jacobian(z), rtol=1e-14)
+    np.testing.assert_allclose(jax.jacfwd(core)(z), smooth.jacobian(z), rtol=1e-13)
+    np.testing.assert_allclose(jax.jacfwd(core.jacobian)(z), jax.jacfwd(smooth.jacobian)(z), rtol=1e-13, atol=1e-14)
+    # the weights see the hard activation of the mean
+    np.testing.assert_allclose(jax.jacrev(lambda c: c(z)[0])(core).W[0], hard.activation(z), atol=1e-15)
+
+
+def test_initialisation_of_the_paper():
+    core = ALRNN.create(100, 50, key=jax.random.key(0))
+    assert (np.asarray(core.h) == 0.0).all()
+    W, n = np.asarray(core.W), 100 * 100
+    assert abs(W.mean()) < 5 * 0.01 / np.sqrt(n)
+    assert abs(W.std() - 0.01) < 5 * 0.01 / np.sqrt(2 * n)
+    # diag(R'R/M + I) is about 2 and its largest eigenvalue about 1 + 4 (Marchenko-Pastur): 0.4, a little more for
+    # finite M, where the edge lies lower
+    means = [float(ALRNN.create(100, 50, key=jax.random.key(k)).A.mean()) for k in range(5)]
+    assert np.mean(means) == pytest.approx(0.41, abs=0.01)
+    assert core.num_gates == 50
+    assert core.gate == "hard"
+
+
+def test_initial_linear_part_is_as_defined(x64):
+    M = 6
+    core = ALRNN.create(M, 3, key=jax.random.key(4), dtype=np.float64)
+    R = np.asarray(jax.random.normal(jax.random.split(jax.random.key(4))[0], (M, M), np.float64))
+    positive = R.T @ R / M + np.eye(M)
+    np.testing.assert_allclose(core.A, np.diag(positive) / np.linalg.eigvalsh(positive)[-1], rtol=1e-12)
+    assert (np.asarray(core.A) <= 1.0).all()
+
+
+def test_exact_and_surrogate_gates(x64):
+    core = make_core("hard")
+    assert core.surrogate().gate == "straight_through"
+    assert core.surrogate().exact().gate == "hard"
+    assert core.exact() is core
+    smooth = core.with_gate("smooth")
+    assert smooth.exact() is smooth
+    assert smooth.surrogate() is smooth
+    np.testing.assert_array_equal(smooth.W, core.W)
+    warm = ALRNN(core.A, core.W, core.h, GATES, "hard", temperature=2.5)
+    assert warm.surrogate().temperature == 2.5
+
+
+@pytest.mark.parametrize("num_gates", [0, 3])
+def test_no_gates_and_only_gates(num_gates, x64):
+    core = ALRNN(jnp.ones(3), jnp.eye(3), jnp.zeros(3), num_gates, "hard")
+    z = jnp.asarray([-1.0, 2.0, -3.0])
+    expected = z + z if num_gates == 0 else z + jnp.maximum(z, 0.0)
+    np.testing.assert_array_equal(core(z), expected)
+    assert core.curvatures(z).shape == (3,)
+
+
+@pytest.mark.parametrize("num_gates", [-1, 5])
+def test_number_of_gates_must_fit(num_gates):
+    with pytest.raises(ConfigError, match=f"between 0 and latent_dim = 4, not {num_gates}"):
+        ALRNN.create(4, num_gates, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_temperature_must_be_positive(temperature):
+    with pytest.raises(ConfigError, match="temperature must be positive"):
+        ALRNN(jnp.ones(2), jnp.eye(2), jnp.zeros(2), 1, "hard", temperature)
+
+
+def test_gate_must_exist():
+    with pytest.raises(ConfigError, match="Unknown gate"):
+        ALRNN(jnp.ones(2), jnp.eye(2), jnp.zeros(2), 1, "soft")

@@ -1,0 +1,113 @@
+"""A confined core: unchanged inside its box, the clipped map outside, never diverging, saved like any other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import LATENT, finite_jacobian, flat, make_belief, make_core, make_model
+from small import small_model, standard_series
+
+from kaffee.checkpoint.reconstruction import Reconstruction, load
+from kaffee.data.scaler import Scaler
+from kaffee.data.windows import training_windows
+from kaffee.filtering.likelihood import KAFFEE
+from kaffee.filtering.rollout import free_run
+from kaffee.filtering.sweep import run_filter
+from kaffee.model.alrnn import ALRNN
+from kaffee.model.core import Core
+from kaffee.model.wrappers import Confined
+from kaffee.training.guard import confined, state_range
+
+BOX = (-0.8 * np.ones(LATENT), 0.6 * np.ones(LATENT))
+
+
+def make_confined(kind="smooth"):
+    return Confined(make_core(kind), *map(jnp.asarray, BOX))
+
+
+@pytest.mark.parametrize("kind", ["smooth", "hard", "polynomial", "custom"])
+def test_the_step_and_jacobian_are_those_of_the_clipped_map(kind, x64):
+    inner, core = make_core(kind), make_confined(kind)
+    states = 2.0 * np.random.default_rng(1).standard_normal((5, LATENT))
+    assert ((states < BOX[0]) | (states > BOX[1])).any(axis=1).all()
+    for z in states:
+        np.testing.assert_array_equal(core(jnp.asarray(z)), inner(jnp.asarray(np.clip(z, *BOX))))
+        np.testing.assert_allclose(core.jacobian(jnp.asarray(z)), finite_jacobian(core, z), atol=1e-8)
+
+
+def test_inside_the_box_nothing_changes(x64):
+    inner, core = make_core("smooth"), make_confined()
+    z = jnp.full(LATENT, 0.3)
+    np.testing.assert_array_equal(core(z), inner(z))
+    np.testing.assert_array_equal(core.jacobian(z), inner.jacobian(z))
+    np.testing.assert_array_equal(core.stepper()(z[None]), inner.stepper()(z[None]))
+
+
+@pytest.mark.parametrize("kind", ["straight_through", "smooth"])
+def test_moments_and_cotangents_are_the_default_ones(kind, x64):
+    core = make_confined(kind)
+    z, P = make_belief()
+    for ours, generic in zip(core.predict_moments(z, P), Core.predict_moments(core, z, P), strict=True):
+        np.testing.assert_allclose(ours, generic, rtol=1e-12, atol=1e-13)
+    mean_bar, P_bar = make_belief(seed=1)
+    for with_core in (True, False):
+        ours = core.pull_back_moments(z, P, mean_bar, P_bar, with_core=with_core)
+        generic = Core.pull_back_moments(core, z, P, mean_bar, P_bar, with_core=with_core)
+        np.testing.assert_allclose(flat(ours), flat(generic), rtol=1e-11, atol=1e-12)
+    ours, generic = (
+        f(z, mean_bar, with_core=True)
+        for f in (core.pull_back_mean, lambda *a, **k: Core.pull_back_mean(core, *a, **k))
+    )
+    np.testing.assert_allclose(flat(ours), flat(generic), rtol=1e-11, atol=1e-12)
+
+
+def test_exact_and_surrogate_reach_the_inner_core(x64):
+    core = Confined(make_core("hard"), *map(jnp.asarray, BOX))
+    assert core.surrogate().inner.gate == "straight_through"
+    assert core.surrogate().exact().inner.gate == "hard"
+
+
+def test_an_expanding_core_diverges_and_its_confined_twin_does_not():
+    M = small_model().latent_dim
+    wild = ALRNN(jnp.full(M, 1.5), jnp.zeros((M, M)), jnp.ones(M), 1, "hard")
+    model = small_model()
+    starts = jnp.ones((2, M))
+    free = free_run(model.replace(core=wild), starts, 50, key=jax.random.key(0))
+    assert (free.diverged_at > 0).all()
+    box = Confined(wild, jnp.full(M, -2.0), jnp.full(M, 2.0))
+    kept = free_run(model.replace(core=box), starts, 50, key=jax.random.key(0))
+    assert (kept.diverged_at == 0).all()
+    assert float(jnp.abs(kept.states).max()) < 1.5 * 2 + 1 + 5
+
+
+def test_the_box_is_the_range_of_filtered_states_and_its_margin():
+    model, series = small_model(), standard_series()
+    low, high = state_range(model, series, KAFFEE.filter)
+    sampler = training_windows(series, len(series.recordings[0]), model.dtype)
+    batch = sampler.sample(jax.random.key(0), 64)
+    means = np.asarray(run_filter(model.exact(), batch.observations, batch.mask).mean)
+    np.testing.assert_allclose(low, means.min(axis=(0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(high, means.max(axis=(0, 1)), rtol=1e-6)
+    boxed = confined(model, series, KAFFEE.filter, margin=0.5)
+    np.testing.assert_allclose(boxed.core.low, low - 0.5 * (high - low), rtol=1e-5)
+    np.testing.assert_allclose(boxed.core.high, high + 0.5 * (high - low), rtol=1e-5)
+    again = confined(boxed, series, KAFFEE.filter, margin=0.5)
+    assert not isinstance(again.core.inner, Confined)
+
+
+def test_a_filter_that_fails_leaves_the_core_unbounded():
+    model, series = small_model(), standard_series()
+    M = model.latent_dim
+    broken = model.replace(core=ALRNN(jnp.full(M, jnp.nan), jnp.zeros((M, M)), jnp.zeros(M), 1, "hard"))
+    core = confined(broken, series, KAFFEE.filter).core
+    assert np.isneginf(core.low).all()
+    assert np.isposinf(core.high).all()
+
+
+def test_a_confined_model_survives_its_checkpoint(tmp_path):
+    model = make_model("hard", dtype=np.float32)
+    model = model.replace(core=Confined(model.core, *(jnp.asarray(edge, jnp.float32) for edge in BOX)))
+    Reconstruction(model, Scaler(np.zeros(2), np.ones(2))).save(tmp_path)
+    back = load(tmp_path).model
+    assert isinstance(back.core, Confined)
+    np.testing.assert_array_equal(flat(back), flat(model))

@@ -1,0 +1,73 @@
+"""The model: its parts, the embedding, what is trainable."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import LATENT, MAPS, OBSERVED, make_core, make_model, matrix_of
+
+from kaffee.errors import ConfigError
+from kaffee.model.observation import Projection
+from kaffee.model.shell import Shell
+from kaffee.model.statespace import PARTS, StateSpaceModel, trainable
+
+
+def test_create(x64):
+    model = StateSpaceModel.create(make_core("hard"), 4, key=jax.random.key(0), noise_std=0.3, dtype=np.float64)
+    assert (model.latent_dim, model.num_observed, model.dtype) == (LATENT, 4, np.float64)
+    assert isinstance(model.observation, Projection)
+    np.testing.assert_allclose(model.shell.process_variance(), np.full(LATENT, 0.09), rtol=1e-12)
+    np.testing.assert_allclose(model.shell.observation_variance(), np.full(4, 0.09), rtol=1e-12)
+    E = np.asarray(model.embedding)
+    assert E.shape == (LATENT, 4)
+    assert np.abs(E).max() <= 0.5  # 1 / sqrt(4)
+    assert np.abs(E).max() > 0.4
+
+
+@pytest.mark.parametrize("observation", MAPS)
+def test_embedding_keeps_what_was_observed(observation, x64):
+    model = make_model("smooth", observation)
+    x = np.random.default_rng(0).standard_normal((3, OBSERVED))
+    z = np.asarray(model.embed(jnp.asarray(x)))
+    B, E = matrix_of(model.observation), np.asarray(model.embedding)
+    np.testing.assert_allclose(z @ B.T, x, atol=1e-13)
+    expected = x @ E.T
+    expected = expected + (x - expected @ B.T) @ np.linalg.pinv(B).T
+    np.testing.assert_allclose(z, expected, atol=1e-13)
+
+
+def test_parts_must_fit(x64):
+    model = make_model("smooth")
+    with pytest.raises(ConfigError, match="core has 3 latent coordinates but B expects 5"):
+        model.replace(core=make_core("linear", latent_dim=3))
+    with pytest.raises(ConfigError, match=r"embedding has shape \(2, 5\).*must be \(5, 2\)"):
+        model.replace(embedding=model.embedding.T)
+    with pytest.raises(ConfigError, match=r"log_observation_std has shape \(3,\).*must be \(2,\)"):
+        model.replace(shell=Shell(jnp.zeros(LATENT), jnp.zeros(3)))
+    with pytest.raises(ConfigError, match=r"log_process_std has shape \(2,\)"):
+        model.replace(shell=Shell(jnp.zeros(2), jnp.zeros(OBSERVED)))
+
+
+@pytest.mark.parametrize("parts", [(), ("shell",), ("core", "shell"), PARTS])
+def test_trainable_marks_exactly_the_chosen_parts(parts, x64):
+    model = make_model("custom", "general")
+    chosen, rest = eqx.partition(model, trainable(model, parts))
+    for part in PARTS:
+        arrays = jax.tree.leaves(eqx.filter(getattr(model, part), eqx.is_inexact_array))
+        assert len(jax.tree.leaves(getattr(chosen, part))) == (len(arrays) if part in parts else 0)
+    np.testing.assert_array_equal(eqx.combine(chosen, rest).embedding, model.embedding)
+
+
+def test_unknown_part(x64):
+    with pytest.raises(ConfigError, match=r"Unknown trainable part 'shel'. Did you mean 'shell'"):
+        trainable(make_model("smooth"), ["shel"])
+
+
+def test_exact_and_replace_change_nothing_else(x64):
+    model = make_model("straight_through")
+    exact = model.exact()
+    assert exact.core.gate == "hard"
+    assert model.core.gate == "straight_through"
+    np.testing.assert_array_equal(exact.core.W, model.core.W)
+    np.testing.assert_array_equal(exact.embedding, model.embedding)

@@ -1,0 +1,92 @@
+"""The one-standard-error rule: what is chosen of a grid, and on what numbers."""
+
+import math
+
+import pytest
+
+from kaffee.errors import KaffeeError
+from kaffee.paper.cells import Cell, ResultStore
+from kaffee.paper.choose import choice_table, choose, distance_from_default
+from kaffee.paper.recipe import load_recipe
+
+PAPER, FAST_SHELL, SLOW_CORE, BOTH = (
+    "kaffee-core=0.005-shell=0.005",
+    "kaffee-core=0.005-shell=0.01",
+    "kaffee-core=0.002-shell=0.005",
+    "kaffee-core=0.002-shell=0.01",
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ResultStore(tmp_path, load_recipe("table1_tuning"))
+
+
+def fill(store, **special):
+    """The same value everywhere but for some rows of KAFFEE, given as their values over three seeds."""
+    for row in store.recipe.rows:
+        values = special.get(row.name, [1.0, 1.0, 1.0])
+        for seed, value in enumerate(values):
+            store.write(Cell(row.name, seed), {"error": None, "d_stsp_train": value})
+
+
+def chosen(store):
+    return next(c.row for c in choose(store)["kaffee"] if c.chosen)
+
+
+def test_among_equals_the_papers_settings_win(store):
+    fill(store)
+    assert chosen(store) == PAPER
+
+
+def test_a_clear_winner_is_taken_however_far_it_is(store):
+    fill(store, **{BOTH: [0.5, 0.6, 0.55]})
+    assert chosen(store) == BOTH
+
+
+def test_a_difference_within_its_error_does_not_count(store):
+    fill(store, **{BOTH: [0.5, 1.2, 1.1]})  # better by 0.067 on average, with an error of 0.22
+    assert chosen(store) == PAPER
+
+
+def test_the_closest_of_the_good_ones_is_taken(store):
+    fill(store, **{BOTH: [0.50, 0.60, 0.55], FAST_SHELL: [0.51, 0.59, 0.56], SLOW_CORE: [0.49, 0.62, 0.54]})
+    assert chosen(store) == FAST_SHELL  # a factor of 2 from the paper, the slow core 2.5
+
+
+def test_a_candidate_that_diverged_is_out(store):
+    fill(store, **{PAPER: [0.1, 0.1, None]})
+    assert chosen(store) != PAPER
+    assert PAPER not in [c.row for c in choose(store)["kaffee"]]
+
+
+def test_nothing_finished_says_what_to_do(store):
+    with pytest.raises(KaffeeError, match="kaffee bench run"):
+        choose(store)
+
+
+def test_every_method_has_its_own_choice(store):
+    fill(store)
+    assert len(choose(store)) == 5
+    assert all(sum(c.chosen for c in candidates) == 1 for candidates in choose(store).values())
+    table = choice_table(store)
+    assert len(table.rows) == 20
+    assert [row[-1] for row in table.rows].count("chosen") == 5
+
+
+def test_distance_is_in_factors(store):
+    assert distance_from_default(store.recipe.row(PAPER)) == 0.0
+    assert distance_from_default(store.recipe.row(BOTH)) == pytest.approx(math.log(2.5) + math.log(2.0))
+
+
+def test_the_plus_rows_of_table_1_are_those_that_were_chosen():
+    """The committed selection and the recipe must not drift apart."""
+    from pathlib import Path
+
+    results = Path(__file__).parents[2] / "results"
+    if not (results / "table1_tuning").exists():
+        pytest.skip("results/table1_tuning is not in this checkout")
+    tuning, table1 = load_recipe("table1_tuning"), load_recipe("table1")
+    for method, candidates in choose(ResultStore(results, tuning)).items():
+        winner = next(c.row for c in candidates if c.chosen)
+        assert table1.row(f"{method}_plus").settings.adaptation == tuning.row(winner).settings.adaptation
