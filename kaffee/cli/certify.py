@@ -28,7 +28,7 @@ def report(
     the folder on-NAME of the run, beside its own, and `kaffee compare RUN/on-NAME ...` finds them there.
     """
     from kaffee.cli.finished import finished_fit
-    from kaffee.cli.fit import conclude
+    from kaffee.cli.conclusion import conclude
 
     for run in runs:
         found = finished_fit(run, core, on=on)

@@ -16,7 +16,7 @@ import kaffee as library
 from cli.conftest import SMALL, sets
 from kaffee.cli import fit as fit_command
 from kaffee.cli import quickstart as quickstart_command
-from kaffee.cli.fit import stored_conclusion
+from kaffee.cli.conclusion import stored_conclusion
 from kaffee.data.writing import write_series
 from kaffee.fitting.config import read_toml, update
 from kaffee.fitting.run import RunFolder, Source, load_source
