@@ -38,9 +38,9 @@ def test_importing_loads_nothing_heavy_and_sets_nothing():
 
 
 def test_names_for_type_checkers_are_the_names_at_run_time():
-    tree = ast.parse(Path(kaffee.__file__).read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    typed = {alias.asname: node.module for node in block.body for alias in node.names}
+    tree = ast.parse(Path(kaffee.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    typed = {alias.asname: f"kaffee.{node.module}" for node in blocks for alias in node.names}
     assert set(typed) == set(kaffee.__all__) - {"__version__"}
     for name, module in typed.items():
         assert getattr(kaffee, name) is getattr(import_module(module), name)
@@ -54,7 +54,7 @@ def test_the_function_fit_is_not_hidden_by_a_module():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'kaffee' has no attribute 'fitt'"):
+    with pytest.raises(AttributeError, match="fitt"):
         kaffee.fitt  # noqa: B018
 
 

@@ -378,7 +378,7 @@ def test_a_row_that_anchors_is_not_scored(surrogate):
 
 
 def test_recordings_too_short_for_a_window_are_reported(monkeypatch):
-    monkeypatch.setattr("kaffee.fitting.pipeline.fit", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("kaffee.surrogate.fit", lambda *args, **kwargs: 1 / 0)
     with (
         pytest.warns(UserWarning, match="adaptation does not use recording 1: shorter than its windows of 8 rows"),
         pytest.raises(ZeroDivisionError),

@@ -30,7 +30,7 @@ def elsewhere(kaffee, run, tmp_path_factory):
     dt = get_system("lorenz63").dt
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "kaffee.certification.certificate.certify",
+            "kaffee.report.fit_report.certify",
             lambda *args, **kwargs: certify(*args, **{**kwargs, "settings": FEW}),
         )
         results = {}

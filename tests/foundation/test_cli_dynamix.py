@@ -247,7 +247,7 @@ def test_a_file_in_the_place_of_the_folder_is_a_clear_error(home, folder, output
 def test_a_system_is_adapted_to_whatever_the_case_of_its_name(folder, monkeypatch):
     """Its truth is known, so that D_stsp stands beside what the truth itself has."""
     monkeypatch.setattr("kaffee.cli.adapt.CHECKED_ROWS", 20)
-    monkeypatch.setattr("kaffee.cli.context.SYSTEM_CONTEXT", 60)
+    monkeypatch.setattr("kaffee.cli.adapt.SYSTEM_CONTEXT", 60)
     monkeypatch.setattr("kaffee.cli.adapt.TRUE_STEPS", 1500)
     result = kaffee("adapt", "Van_der_Pol", "-o", "run", "--model", folder, "--updates", 1)
     assert result.exit_code == 0, result.exception

@@ -114,6 +114,6 @@ def test_exact_and_surrogate_are_the_core_itself_without_gates(x64):
     assert core.surrogate() is core
 
 
-@pytest.mark.parametrize("module", ["alrnn", "custom", "gates", "polynomial"])
+@pytest.mark.parametrize("module", ["alrnn", "wrappers", "gates", "maps"])
 def test_examples_in_the_docstrings(module):
-    assert doctest.testmod(importlib.import_module(f"kaffee.model.registry.{module}")).failed == 0
+    assert doctest.testmod(importlib.import_module(f"kaffee.model.{module}")).failed == 0

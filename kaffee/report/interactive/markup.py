@@ -40,7 +40,7 @@ def figure_html(figure: InteractiveFigure) -> str:
 @cache
 def asset(name: str) -> str:
     """The text of a file that comes with the package."""
-    return (files("kaffee.report.interactive.all") / "assets" / name).read_text(encoding="utf-8")
+    return (files("kaffee.report.interactive") / "assets" / name).read_text(encoding="utf-8")
 
 
 @cache
