@@ -1,6 +1,8 @@
 """The tables in the docs are those of the committed results."""
 
+import importlib
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,38 @@ def test_a_block_is_replaced_and_the_rest_is_left_alone(fill, monkeypatch):
     monkeypatch.setattr(fill, "table", lambda arguments: f"[{arguments}]")
     text = "a\n<!-- begin: table1 --rows kaffee -->\nold\n<!-- end -->\nb\n"
     assert fill.filled(text) == "a\n<!-- begin: table1 --rows kaffee -->\n\n[table1 --rows kaffee]\n\n<!-- end -->\nb\n"
+
+
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+def resolve(dotted: str) -> bool:
+    """Tell whether a dotted path names a module or something in one."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[length:]:
+            if not hasattr(value, name):
+                return name in getattr(value, "__annotations__", {}) or name in getattr(
+                    value, "__dataclass_fields__", {}
+                )
+            value = getattr(value, name)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_names_in_the_pages_exist(page):
+    text = page.read_text(encoding="utf-8")
+    dotted = set(re.findall(r"\bkaffee(?:\.[A-Za-z_]\w*)+", text)) - {"kaffee.tex", "kaffee.commands"}
+    assert sorted(name for name in dotted if not resolve(name)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_paths_in_the_pages_exist(page):
+    text = page.read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:kaffee|tests|docs|benchmarks|examples|results)/[\w./-]+)`", text))
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
