@@ -1,6 +1,7 @@
-"""The almost-linear RNN (appendix C.1) with products that never build its Jacobian."""
+"""The almost-linear RNN (appendix C.1), its gates (appendix B.2), and products that never build its Jacobian."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 import equinox as eqx
@@ -8,9 +9,49 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kaffee.errors import ConfigError
-from kaffee.model import gates
-from kaffee.model.core import Core, MomentCotangents, times_shared
+from kaffee.errors import ConfigError, unknown
+from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States, times_shared
+
+_GATES = ("straight_through", "smooth", "hard")
+_STATIC = ("num_gates", "gate", "temperature")
+
+
+def _smooth_gate(z: Float[Array, "..."], temperature: float) -> Float[Array, "..."]:
+    """Compute s(z) = sigma(c z) z with c = 1.7 / tau, close to the GELU at tau = 1."""
+    return jax.nn.sigmoid((1.7 / temperature) * z) * z
+
+
+def _gate_value(z: Float[Array, "..."], gate: str, temperature: float) -> Float[Array, "..."]:
+    """Compute the gate as it enters the mean; automatic differentiation sees `_gate_slope` as its derivative.
+
+    >>> float(_gate_value(jnp.float32(-1.0), "straight_through", 1.0))
+    0.0
+    """
+    if gate == "smooth":
+        return _smooth_gate(z, temperature)
+    hard = jax.nn.relu(z)  # not maximum, whose derivative at 0 is 1/2
+    if gate == "hard":
+        return hard
+    surrogate = _smooth_gate(z, temperature)
+    return surrogate + jax.lax.stop_gradient(hard - surrogate)
+
+
+def _gate_slope(z: Float[Array, "..."], gate: str, temperature: float) -> Float[Array, "..."]:
+    """Compute the derivative that transports covariances and gradients: s' = sigma + c z sigma (1 - sigma)."""
+    if gate == "hard":
+        return (z > 0).astype(z.dtype)
+    c = 1.7 / temperature
+    sigma = jax.nn.sigmoid(c * z)
+    return sigma + c * z * sigma * (1.0 - sigma)
+
+
+def _gate_curvature(z: Float[Array, "..."], gate: str, temperature: float) -> Float[Array, "..."]:
+    """Compute the derivative of `_gate_slope`: s'' = c sigma (1 - sigma) (2 + c z (1 - 2 sigma))."""
+    if gate == "hard":
+        return jnp.zeros_like(z)
+    c = 1.7 / temperature
+    sigma = jax.nn.sigmoid(c * z)
+    return c * sigma * (1.0 - sigma) * (2.0 + c * z * (1.0 - 2.0 * sigma))
 
 
 class ALRNN(Core):
@@ -37,7 +78,8 @@ class ALRNN(Core):
     temperature: float = eqx.field(static=True, default=1.0)
 
     def __check_init__(self) -> None:
-        gates.check_mode(self.gate)
+        if self.gate not in _GATES:
+            raise ConfigError(unknown("gate", self.gate, _GATES))
         if not 0 <= self.num_gates <= self.latent_dim:
             raise ConfigError(f"num_gates must lie between 0 and latent_dim = {self.latent_dim}, not {self.num_gates}.")
         if not self.temperature > 0:
@@ -45,7 +87,7 @@ class ALRNN(Core):
 
     @classmethod
     def create(cls, latent_dim: int, num_gates: int, *, key: Key[Array, ""], dtype: Any = jnp.float32) -> "ALRNN":
-        """The paper's initialisation: h = 0, W_ij ~ N(0, 0.01^2), A from a normalised positive-definite matrix.
+        """Draw the paper's initialisation: h = 0, W_ij ~ N(0, 0.01^2), A from a normalised positive-definite matrix.
 
         >>> core = ALRNN.create(100, 50, key=jax.random.key(0))
         >>> core.W.shape, bool(0.3 < core.A.mean() < 0.5)
@@ -63,8 +105,10 @@ class ALRNN(Core):
         return self.h.shape[0]
 
     def with_gate(self, gate: str) -> "ALRNN":
-        """The same weights under another gate."""
-        return ALRNN(self.A, self.W, self.h, self.num_gates, gate, self.temperature)
+        """Return the same weights under another gate."""
+        return replace(self, gate=gate)
+
+    # Hard gates have an exact derivative (pretraining, free runs, Lyapunov spectra); KAFFEE trains with the surrogate.
 
     def exact(self) -> "ALRNN":
         return self.with_gate("hard") if self.gate == "straight_through" else self
@@ -78,48 +122,38 @@ class ALRNN(Core):
         return jnp.concatenate([linear(z[..., :split]), gated], axis=-1)
 
     def activation(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        """phi(z)."""
-        return self._gated(z, gates.value, lambda linear: linear)
+        """Compute phi(z)."""
+        return self._gated(z, _gate_value, lambda linear: linear)
 
     def slopes(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        """d, the diagonal of D."""
-        return self._gated(z, gates.slope, jnp.ones_like)
+        """Compute d, the diagonal of D = dphi/dz."""
+        return self._gated(z, _gate_slope, jnp.ones_like)
 
     def curvatures(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        """dd/dz, how the diagonal of D depends on the state."""
-        return self._gated(z, gates.curvature, jnp.zeros_like)
+        """Compute dd/dz, the change of the diagonal of D with the state."""
+        return self._gated(z, _gate_curvature, jnp.zeros_like)
 
-    def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
+    def __call__(self, z: State) -> State:
         return self.A * z + self.W @ self.activation(z) + self.h
 
-    def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
+    def jacobian(self, z: State) -> Jacobian:
         return jnp.diag(self.A) + self.W * self.slopes(z)
 
-    def stepper(self) -> Callable[[Float[Array, "W M"]], Float[Array, "W M"]]:
+    def stepper(self) -> Callable[[States], States]:
         # A transposed right-hand side is a slow path of small products on CPUs; the barrier keeps it a plain array.
         Wt = jax.lax.optimization_barrier(self.W.T)
         return lambda z: self.A * z + self.activation(z) @ Wt + self.h
 
-    def pull_back_mean(
-        self, z: Float[Array, "W M"], mean_bar: Float[Array, "W M"], *, with_core: bool
-    ) -> tuple[Any, Float[Array, "W M"]]:
-        """J' mean_bar, and W_bar = sum_b mean_bar phi(z)'."""
+    def pull_back_mean(self, z: States, mean_bar: States, *, with_core: bool) -> tuple[Any, States]:
+        """Compute J' mean_bar, and W_bar = sum_b mean_bar phi(z)'."""
         previous_mean_bar = self.A * mean_bar + (mean_bar @ self.W) * self.slopes(z)
         if not with_core:
             return None, previous_mean_bar
-        core_bar = ALRNN(
-            A=jnp.sum(mean_bar * z, axis=0),
-            W=jax.lax.optimization_barrier(mean_bar.T) @ self.activation(z),
-            h=jnp.sum(mean_bar, axis=0),
-            num_gates=self.num_gates,
-            gate=self.gate,
-            temperature=self.temperature,
-        )
-        return core_bar, previous_mean_bar
+        A_bar = jnp.sum(mean_bar * z, axis=0)
+        W_bar = jax.lax.optimization_barrier(mean_bar.T) @ self.activation(z)
+        return replace(self, A=A_bar, W=W_bar, h=jnp.sum(mean_bar, axis=0)), previous_mean_bar
 
-    def predict_moments(
-        self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]
-    ) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
+    def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         d = self.slopes(z)
         PJt = covariance * self.A + times_shared(covariance * d[:, None, :], self.W.T)
         JP = PJt.mT
@@ -127,15 +161,9 @@ class ALRNN(Core):
         return self.predict_mean(z), transported
 
     def pull_back_moments(
-        self,
-        z: Float[Array, "W M"],
-        covariance: Float[Array, "W M M"],
-        mean_bar: Float[Array, "W M"],
-        covariance_bar: Float[Array, "W M M"],
-        *,
-        with_core: bool,
+        self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool
     ) -> MomentCotangents:
-        """As in `Core`, with J = diag(A) + W D, by rows of T' = J' P_bar so that every product is a tall one:
+        """Specialise `Core` to J = diag(A) + W D, by rows of T' = J' P_bar so that every product is a tall one:
 
         U = T' W,    J' T = T' J = T' A + U D,
         W_bar = sum_b mean_bar phi(z)' + 2 T P D,     A_bar = sum_b mean_bar * z + 2 colsum(T' * P),
@@ -151,32 +179,18 @@ class ALRNN(Core):
             return MomentCotangents(None, previous_mean_bar, previous_covariance_bar)
         M = self.latent_dim
         TPD = Tt.reshape(-1, M).T @ (covariance * d[:, None, :]).reshape(-1, M)
-        core_bar = ALRNN(
+        core_bar = replace(
+            self,
             A=jnp.sum(mean_bar * z, axis=0) + 2.0 * jnp.sum(Tt * covariance, axis=(0, 1)),
             W=mean_bar.T @ self.activation(z) + 2.0 * TPD,
             h=jnp.sum(mean_bar, axis=0),
-            num_gates=self.num_gates,
-            gate=self.gate,
-            temperature=self.temperature,
         )
         return MomentCotangents(core_bar, previous_mean_bar, previous_covariance_bar)
 
     def hyperparameters(self) -> dict[str, Any]:
-        return {
-            "latent_dim": self.latent_dim,
-            "num_gates": self.num_gates,
-            "gate": self.gate,
-            "temperature": self.temperature,
-        }
+        return {"latent_dim": self.latent_dim, **{name: getattr(self, name) for name in _STATIC}}
 
     @classmethod
     def skeleton(cls, **hyperparameters: Any) -> Self:
-        M = hyperparameters["latent_dim"]
-        return cls(
-            A=jnp.zeros(M),
-            W=jnp.zeros((M, M)),
-            h=jnp.zeros(M),
-            num_gates=hyperparameters["num_gates"],
-            gate=hyperparameters["gate"],
-            temperature=hyperparameters["temperature"],
-        )
+        M, static = hyperparameters["latent_dim"], {name: hyperparameters[name] for name in _STATIC}
+        return cls(A=jnp.zeros(M), W=jnp.zeros((M, M)), h=jnp.zeros(M), **static)

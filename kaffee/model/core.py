@@ -1,7 +1,7 @@
-"""What a core is: a transition map with its Jacobian, and the moments that it transports.
+"""The interface of a core: a transition map, its Jacobian, and the transport of mean and covariance.
 
-A core only has to say `__call__` and `latent_dim`. Everything else has a default by automatic differentiation;
-a core overrides it where its structure makes the exact answer cheaper.
+A core has to define `__call__` and `latent_dim`. Everything else defaults to automatic differentiation; cores override
+what their structure makes cheaper.
 """
 
 from abc import abstractmethod
@@ -13,86 +13,86 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+State = Float[Array, " M"]
+States = Float[Array, "W M"]
+Jacobian = Float[Array, "M M"]
+Covariances = Float[Array, "W M M"]
+
 
 class MomentCotangents(NamedTuple):
-    """Cotangents that flow back through one prediction of mean and covariance."""
+    """Cotangents of the inputs of `Core.predict_moments`."""
 
     core: Any
-    mean: Float[Array, "W M"]
-    covariance: Float[Array, "W M M"]
+    mean: States
+    covariance: Covariances
 
 
 class Core(eqx.Module):
-    """The autonomous transition map z_{t+1} = F(z_t) of section 2.1, without any noise."""
+    """The autonomous, noise-free transition map z_{t+1} = F(z_t) of section 2.1."""
 
     @property
     @abstractmethod
     def latent_dim(self) -> int:
-        """M, the number of latent coordinates."""
+        """Number of latent coordinates M."""
 
     @abstractmethod
-    def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
-        """One step F(z)."""
+    def __call__(self, z: State) -> State:
+        """Compute the next state F(z)."""
 
-    def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
-        """J(z) = dF/dz, the matrix that transports covariances."""
+    def jacobian(self, z: State) -> Jacobian:
+        """Compute J(z) = dF/dz, the matrix that transports covariances."""
         return jax.jacfwd(self)(z)
 
     @property
     def noise_dim(self) -> int:
-        """How many standard normal numbers a step draws inside the core (DynaMix's gate); 0 for most."""
+        """Standard normal numbers that a step draws inside the core (DynaMix's gate); 0 for most cores."""
         return 0
 
     def with_noise(self, noise: Float[Array, "... K"]) -> "Core":
-        """The core under one realisation of its internal noise.
+        """Fix one realisation of the internal noise: (K,) for single states, (W, K) with a row for each window.
 
-        With noise (K,) it steps single states; with noise (W, K) its batch methods use a row for each window. Without
-        this call a core is noise-free.
+        Noise is drawn outside the core, so that the recursion and its adjoint see an ordinary, deterministic core.
         """
         if self.noise_dim == 0:
             return self
-        raise NotImplementedError(f"{type(self).__name__} draws noise and must say how.")
+        raise NotImplementedError(f"{type(self).__name__} draws noise (noise_dim > 0) and must define with_noise.")
 
     def without_noise(self) -> "Core":
-        """The core as it was before `with_noise`; also for its cotangents."""
+        """Undo `with_noise`; also applies to cotangents of the core."""
         return self
 
     def exact(self) -> "Core":
-        """The core whose `jacobian` is the exact derivative of its step (no straight-through surrogate)."""
+        """Return the core whose `jacobian` is the exact derivative of its step (no straight-through surrogate)."""
         return self
 
     def surrogate(self) -> "Core":
-        """The core as KAFFEE trains it (appendix B.2); the same object where no surrogate gradient exists."""
+        """Return the core with the surrogate gradients of KAFFEE training (appendix B.2); self if it has none."""
         return self
 
     def hyperparameters(self) -> dict[str, Any]:
-        """What `skeleton` needs to rebuild this core without its weights; JSON values only."""
+        """Return what `skeleton` needs to rebuild this core without its weights; JSON values only."""
         raise NotImplementedError(f"{type(self).__name__} cannot be rebuilt from a checkpoint alone.")
 
     @classmethod
     def skeleton(cls, **hyperparameters: Any) -> Self:
-        """An object of the right shapes whose weights are then read from a checkpoint."""
+        """Build a core of the right shapes, into which a checkpoint's weights are read."""
         raise NotImplementedError(f"{cls.__name__} cannot be rebuilt from a checkpoint alone.")
 
-    def predict_mean(self, z: Float[Array, "W M"]) -> Float[Array, "W M"]:
-        """F(z) for a batch of windows."""
+    def predict_mean(self, z: States) -> States:
+        """Compute F(z) for a batch of windows."""
         return jax.vmap(self)(z)
 
-    def stepper(self) -> Callable[[Float[Array, "W M"]], Float[Array, "W M"]]:
-        """`predict_mean` with whatever does not depend on the state computed once, for long loops."""
+    def stepper(self) -> Callable[[States], States]:
+        """Return `predict_mean` with all that does not depend on the state computed once, for long loops."""
         return self.predict_mean
 
-    def predict_moments(
-        self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]
-    ) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
-        """F(z) and J P J' for a batch (Eqs. kf_predict_mean and kf_predict_cov, without Gamma)."""
+    def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
+        """Compute F(z) and J P J' for a batch (Eqs. kf_predict_mean and kf_predict_cov, without Gamma)."""
         J = jax.vmap(self.jacobian)(z)
         return self.predict_mean(z), J @ covariance @ J.mT
 
-    def pull_back_mean(
-        self, z: Float[Array, "W M"], mean_bar: Float[Array, "W M"], *, with_core: bool
-    ) -> tuple[Any, Float[Array, "W M"]]:
-        """Cotangents of (core, z) through `predict_mean`; None for the core unless `with_core`."""
+    def pull_back_mean(self, z: States, mean_bar: States, *, with_core: bool) -> tuple[Any, States]:
+        """Compute cotangents of (core, z) through `predict_mean`; None for the core unless `with_core`."""
         if not with_core:
             _, vjp = jax.vjp(self.predict_mean, z)
             return None, vjp(mean_bar)[0]
@@ -101,22 +101,16 @@ class Core(eqx.Module):
         return vjp(mean_bar)
 
     def pull_back_moments(
-        self,
-        z: Float[Array, "W M"],
-        covariance: Float[Array, "W M M"],
-        mean_bar: Float[Array, "W M"],
-        covariance_bar: Float[Array, "W M M"],
-        *,
-        with_core: bool,
+        self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool
     ) -> MomentCotangents:
-        """Cotangents through `predict_moments`, for symmetric P and symmetric cotangent Pb.
+        """Compute cotangents through `predict_moments`, for symmetric P and symmetric cotangent Pb.
 
         T = Pb J,   P_bar = J' T,   J_bar = 2 T P,
         (core_bar, z_bar) = vjp of (core, z) -> (F(z), J(z)) at (mean_bar, J_bar)
         """
         arrays, static = eqx.partition(self, eqx.is_inexact_array)
 
-        def linearise(a: Any, z_: Float[Array, "W M"]) -> tuple[Array, Array]:
+        def linearise(a: Any, z_: States) -> tuple[Array, Array]:
             core = eqx.combine(a, static)
             return core.predict_mean(z_), jax.vmap(core.jacobian)(z_)
 
@@ -130,12 +124,7 @@ class Core(eqx.Module):
         return MomentCotangents(core_bar, cotangents[-1], J.mT @ T)
 
 
-def times_shared(X: Float[Array, "W M M"], A: Float[Array, "M M"]) -> Float[Array, "W M M"]:
-    """X_b A for all windows as one tall product, which is faster than W small ones."""
+def times_shared(X: Covariances, A: Jacobian) -> Covariances:
+    """Compute X_b A for all windows as one tall product, which is faster than W small ones."""
     W, M, _ = X.shape
     return jnp.reshape(jnp.reshape(X, (W * M, M)) @ A, (W, M, M))
-
-
-def shared_times(A: Float[Array, "M M"], X: Float[Array, "W M M"]) -> Float[Array, "W M M"]:
-    """A X_b for all windows as one wide product."""
-    return jnp.einsum("ij,bjk->bik", A, X)

@@ -1,4 +1,4 @@
-"""DynaMix as a core: a mixture of AL-RNN experts under a gate that reads a context (section 5.2, appendix C.5)."""
+"""The DynaMix core: AL-RNN experts mixed by a gate that reads a context (section 5.2, appendix C.5)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +12,7 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.data.scaler import check_context, check_shape
 from kaffee.errors import CheckpointError, ConfigError, unknown
-from kaffee.model import gates
-from kaffee.model.core import Core, MomentCotangents
+from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States
 from kaffee.model.gating import Context, Gating
 
 Tangent = Literal["mixture", "full"]
@@ -22,26 +21,26 @@ Tangent = Literal["mixture", "full"]
 class DynaMix(Core):
     """z' = sum_k w_k(z) f_k(z),   f_k(z) = A_k z + W_k phi(z) + h_k   (appendix C.5).
 
-    phi is the ReLU for the last P coordinates and the identity for the others; w is computed by `Gating` from z, the
-    context and the gate noise eps. Two Jacobians are offered:
+    phi is the ReLU for the last P coordinates and the identity for the others; `Gating` computes w from z, the context
+    and the gate noise eps. There are two Jacobians:
 
         mixture   sum_k w_k (diag(A_k) + W_k D(z))                            the paper's: w is constant in z
         full      the same + sum_k f_k(z) (dw_k/dz)'                          the derivative of the step itself
 
-    The choice also decides what gradients of the step see: with "mixture" none passes through dw/dz. Values are the
-    same for all switches, and the context is constant to every gradient.
+    Gradients of the step follow the same choice: with "mixture" none passes through dw/dz. The choice does not change
+    values, and gradients treat the context as constant.
 
     Attributes:
         A, W, h: The experts, stacked.
         gating: The gate's parameters psi.
-        B: Initial states are x B with the first N coordinates overwritten by x.
-        context: What the model is conditioned on; see `in_context`.
-        noise: eps, (N,) or one row for each window; None: 0.
+        B: Embedding of initial states, see `initial_state`.
+        context: The context that the gate reads, set by `in_context`.
+        noise: eps, (N,) or one row for each window; None means 0.
         num_gates: P.
         tangent: "mixture" or "full".
         train_gate: Whether psi gets a gradient: with "mixture" through the mean only (the paper detaches the weights in
-            its Jacobian), with "full" through mean and Jacobian.
-        origin: Where the weights came from.
+            its Jacobian), with "full" through mean and Jacobian. The paper leaves open whether it does; default no.
+        origin: Source of the weights.
     """
 
     A: Float[Array, "E M"]
@@ -60,7 +59,7 @@ class DynaMix(Core):
         if self.tangent not in get_args(Tangent):
             raise ConfigError(unknown("tangent", str(self.tangent), get_args(Tangent)))
         if getattr(self.W, "ndim", None) != 3:
-            return  # a tree of something else in the shape of a core
+            return  # JAX rebuilds modules with placeholders in place of arrays
         (E, M), N = self.W.shape[:2], self.B.shape[0]
         if not 0 <= self.num_gates <= M:
             raise ConfigError(f"num_gates must lie between 0 and latent_dim = {M}, not {self.num_gates}.")
@@ -86,7 +85,7 @@ class DynaMix(Core):
         key: Key[Array, ""],
         dtype: Any = jnp.float32,
     ) -> "DynaMix":
-        """Random weights of any size, and a random context of `num_frames` frames unless 0; for tests and trials.
+        """Draw random weights of any size, and a random context of `num_frames` frames unless 0; for tests and trials.
 
         >>> DynaMix.create(6, num_observed=2, num_experts=3, num_frames=9, key=jax.random.key(0)).num_parameters
         221
@@ -105,17 +104,17 @@ class DynaMix(Core):
 
     @property
     def num_observed(self) -> int:
-        """N, the dimension of the context."""
+        """Dimension N of the context."""
         return self.B.shape[0]
 
     @property
     def num_experts(self) -> int:
-        """E."""
+        """Number of experts E."""
         return self.h.shape[0]
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers were learned; context and noise are none."""
+        """Number of learned values, which excludes context and noise."""
         return sum(leaf.size for leaf in jax.tree.leaves((self.A, self.W, self.h, self.gating, self.B)))
 
     @property
@@ -123,7 +122,7 @@ class DynaMix(Core):
         return self.num_observed
 
     def in_context(self, context: Float[Array, "T N"]) -> "DynaMix":
-        """The core conditioned on a standardised context (mean 0, standard deviation 1 in every coordinate)."""
+        """Condition the core on a standardised context (mean 0, standard deviation 1 in every coordinate)."""
         if isinstance(context, jax.core.Tracer):
             check_shape(context.shape, self.num_observed)
         else:
@@ -140,45 +139,45 @@ class DynaMix(Core):
         return self if self.noise is None else replace(self, noise=None)
 
     def with_tangent(self, tangent: Tangent, *, train_gate: bool | None = None) -> "DynaMix":
-        """The same map under another Jacobian, and with or without gradients of the gate."""
+        """Return the same map under another Jacobian, and with or without gradients of the gate."""
         return replace(self, tangent=tangent, train_gate=self.train_gate if train_gate is None else train_gate)
 
     def exact(self) -> "DynaMix":
         return self.with_tangent("full")
 
     def initial_state(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """The latent state of an observation: x B, then x overwrites the first N coordinates."""
+        """Embed an observation: x B, with the first N coordinates overwritten by x."""
         return jnp.concatenate([x, (x @ self.B)[..., self.num_observed :]], axis=-1)
 
-    # One state z with its noise eps; the public methods below choose the noise and batch these.
+    # The private methods below take one state z with its noise eps; the public ones choose the noise and batch them.
 
-    def _activation(self, z: Float[Array, " M"], function: Callable[..., Array], linear: Callable[..., Array]) -> Array:
+    def _slopes(self, z: State) -> State:
+        """Compute the diagonal of D(z) = dphi/dz."""
         split = self.latent_dim - self.num_gates
-        return jnp.concatenate([linear(z[:split]), function(z[split:], "hard", 1.0)])
+        return jnp.concatenate([jnp.ones_like(z[:split]), (z[split:] > 0).astype(z.dtype)])
 
     def _gate(self) -> tuple[Gating, Context]:
-        """psi and the context, as gradients may see them."""
+        """Return psi and the context, detached where gradients must not pass."""
         if self.context is None:
             raise ConfigError("This DynaMix has no context yet. Condition it first: core = core.in_context(context).")
         gating = self.gating if self.train_gate else jax.lax.stop_gradient(self.gating)
         return gating, jax.lax.stop_gradient(self.context)
 
-    def _weights(self, z: Float[Array, " M"], eps: Float[Array, " N"]) -> Float[Array, " E"]:
+    def _weights(self, z: State, eps: Float[Array, " N"]) -> Float[Array, " E"]:
         gating, context = self._gate()
         seen = jax.lax.stop_gradient(z) if self.tangent == "mixture" else z
         return gating.weights(seen, eps, context)
 
-    def _experts(self, z: Float[Array, " M"]) -> Float[Array, "E M"]:
-        phi = self._activation(z, gates.value, lambda linear: linear)
+    def _experts(self, z: State) -> Float[Array, "E M"]:
+        split = self.latent_dim - self.num_gates
+        phi = jnp.concatenate([z[:split], jax.nn.relu(z[split:])])
         return self.A * z + self.W @ phi + self.h
 
-    def _step(self, z: Float[Array, " M"], eps: Float[Array, " N"]) -> Float[Array, " M"]:
+    def _step(self, z: State, eps: Float[Array, " N"]) -> State:
         return self._weights(z, eps) @ self._experts(z)
 
-    def _linearise(
-        self, z: Float[Array, " M"], eps: Float[Array, " N"]
-    ) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
-        """F(z) and J(z); the gate is evaluated once for both."""
+    def _linearise(self, z: State, eps: Float[Array, " N"]) -> tuple[State, Jacobian]:
+        """Compute F(z) and J(z), evaluating the gate once for both."""
         if self.tangent == "mixture":
             w = self._weights(z, eps)
             J = self._mixture(z, jax.lax.stop_gradient(w))
@@ -189,48 +188,42 @@ class DynaMix(Core):
         f = self._experts(z)
         return w @ f, self._mixture(z, w) + f.T @ dw
 
-    def _mixture(self, z: Float[Array, " M"], w: Float[Array, " E"]) -> Float[Array, "M M"]:
-        """sum_k w_k (diag(A_k) + W_k D(z))."""
-        d = self._activation(z, gates.slope, jnp.ones_like)
+    def _mixture(self, z: State, w: Float[Array, " E"]) -> Jacobian:
+        """Compute sum_k w_k (diag(A_k) + W_k D(z))."""
+        d = self._slopes(z)
         W = jnp.reshape(w @ jnp.reshape(self.W, (self.num_experts, -1)), self.W.shape[1:])
         return jnp.diag(w @ self.A) + W * d
 
     def _eps(self, z: Float[Array, "... M"]) -> tuple[Float[Array, "... N"], int | None]:
-        """The noise for a state or a batch of them, and its batch axis."""
+        """Return the noise for a state or a batch of states, and its batch axis."""
         if self.noise is None:
             return jnp.zeros(self.num_observed, z.dtype), None
         if self.noise.ndim == 2 and self.noise.shape[:-1] != z.shape[:-1]:
             raise ConfigError(f"Gate noise of shape {self.noise.shape} does not fit states of shape {z.shape}.")
         return jax.lax.stop_gradient(self.noise), 0 if self.noise.ndim == 2 else None
 
-    def expert_weights(self, z: Float[Array, " M"]) -> Float[Array, " E"]:
-        """w(z), the weights of the experts."""
-        return self._weights(z, self._eps(z)[0])
-
-    def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
+    def __call__(self, z: State) -> State:
         return self._step(z, self._eps(z)[0])
 
-    def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
+    def jacobian(self, z: State) -> Jacobian:
         return self._linearise(z, self._eps(z)[0])[1]
 
-    def predict_mean(self, z: Float[Array, "W M"]) -> Float[Array, "W M"]:
+    def predict_mean(self, z: States) -> States:
         eps, axis = self._eps(z)
         return jax.vmap(self._step, in_axes=(0, axis))(z, eps)
 
-    def linearise(self, z: Float[Array, "W M"]) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
-        """F(z) and J(z) for a batch of windows; the gate is evaluated once for both."""
+    def linearise(self, z: States) -> tuple[States, Covariances]:
+        """Compute F(z) and J(z) for a batch of windows, evaluating the gate once for both."""
         eps, axis = self._eps(z)
         return jax.vmap(self._linearise, in_axes=(0, axis))(z, eps)
 
-    def predict_moments(
-        self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]
-    ) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
+    def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         mean, J = self.linearise(z)
         # The barrier keeps the transpose a plain array: without it the product takes a slow path on CPUs.
         return mean, J @ covariance @ jax.lax.optimization_barrier(J.mT)
 
     def _pull_back(self, function: Callable[..., Any], z: Array, with_core: bool) -> tuple[Any, Callable[..., Any]]:
-        """Values of function(core, z) and its vjp to (core, z); the noise is no part of the core's cotangent."""
+        """Return function(core, z) and its vjp to (core, z); the noise is not part of the core's cotangent."""
         if not with_core:
             value, vjp = jax.vjp(lambda z_: function(self, z_), z)
             return value, lambda bar: (None, *vjp(bar))
@@ -241,21 +234,13 @@ class DynaMix(Core):
 
         return jax.vjp(rebuilt, arrays, z)
 
-    def pull_back_mean(
-        self, z: Float[Array, "W M"], mean_bar: Float[Array, "W M"], *, with_core: bool
-    ) -> tuple[Any, Float[Array, "W M"]]:
+    def pull_back_mean(self, z: States, mean_bar: States, *, with_core: bool) -> tuple[Any, States]:
         return self._pull_back(lambda core, z_: core.predict_mean(z_), z, with_core)[1](mean_bar)
 
     def pull_back_moments(
-        self,
-        z: Float[Array, "W M"],
-        covariance: Float[Array, "W M M"],
-        mean_bar: Float[Array, "W M"],
-        covariance_bar: Float[Array, "W M M"],
-        *,
-        with_core: bool,
+        self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool
     ) -> MomentCotangents:
-        """As in `Core`, with the gate evaluated once for mean and Jacobian."""
+        """Specialise `Core`: evaluate the gate once for mean and Jacobian."""
         if self.tangent == "mixture" and not self.train_gate:
             return self._pull_back_mixture(z, covariance, mean_bar, covariance_bar, with_core=with_core)
         (_, J), vjp = self._pull_back(lambda core, z_: core.linearise(z_), z, with_core)
@@ -266,7 +251,7 @@ class DynaMix(Core):
     def _pull_back_mixture(
         self, z: Array, covariance: Array, mean_bar: Array, covariance_bar: Array, *, with_core: bool
     ) -> MomentCotangents:
-        """`pull_back_moments` where w is a constant, so that F(z) = J z + sum_k w_k h_k with J piecewise constant.
+        """Pull back where w is constant, so that F(z) = J z + sum_k w_k h_k with J piecewise constant.
 
         G = J_bar + F_bar z',   W_k-bar = sum_b w_bk G_b D(z_b),   A_k-bar = sum_b w_bk diag(G_b),   z_bar = J' F_bar
         """
@@ -279,7 +264,7 @@ class DynaMix(Core):
         if not with_core:
             return MomentCotangents(None, z_bar, covariance_bar)
         G = 2.0 * T @ covariance + mean_bar[:, :, None] * z[:, None, :]
-        d = jax.vmap(lambda z_: self._activation(z_, gates.slope, jnp.ones_like))(z)
+        d = jax.vmap(self._slopes)(z)
         W_bar = jnp.reshape(w.T @ jnp.reshape(G * d[:, None, :], (len(z), -1)), self.W.shape)
         bars = (w.T @ jnp.diagonal(G, axis1=1, axis2=2), W_bar, w.T @ mean_bar)
         zeros = jax.tree.map(jnp.zeros_like, eqx.filter(self.without_noise(), eqx.is_inexact_array))
@@ -287,7 +272,7 @@ class DynaMix(Core):
 
     def hyperparameters(self) -> dict[str, Any]:
         if self.noise is not None:
-            raise CheckpointError("A realisation of the gate noise is no part of a model: save core.without_noise().")
+            raise CheckpointError("A realisation of the gate noise is not part of a model: save core.without_noise().")
         return {
             "latent_dim": self.latent_dim,
             "num_observed": self.num_observed,

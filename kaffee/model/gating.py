@@ -2,7 +2,7 @@
 
 For context frames c_1..c_T and K = T - 1 (the last frame has no successor to be convolved with):
 
-    q   = D z + sigma * eps,   eps ~ N(0, I)                      the state as the context sees it, perturbed
+    q   = D z + sigma * eps,   eps ~ N(0, I)                      perturbed projection of the state
     a_t = softmax_t(-||c_t - q||_1 / |tau_1|)                     attention
     e_t = C_0 c_t + C_1 c_{t+1} + b                               features: a convolution of width 2
     u   = sum_t a_t e_t
@@ -23,14 +23,14 @@ KERNEL = 2
 
 
 class Context(eqx.Module):
-    """A context as the gate uses it: c_t and e_t for t = 1..K; constants to every gradient."""
+    """Frames c_t and features e_t of a context for t = 1..K; constants to every gradient."""
 
     frames: Float[Array, "N K"]
     features: Float[Array, "N K"]
 
 
 class Gating(eqx.Module):
-    """The gate's parameters psi; see the equations above.
+    """The gate's parameters psi, with the symbols of the equations above.
 
     Attributes:
         D: Projection of the state to the context's space.
@@ -54,7 +54,7 @@ class Gating(eqx.Module):
 
     @staticmethod
     def shapes(M: int, N: int, E: int, H: int) -> dict[str, tuple[int, ...]]:
-        """The shape of every parameter."""
+        """Return the shape of every parameter."""
         return {
             "D": (N, M),
             "conv_weight": (N, N, KERNEL),
@@ -70,7 +70,7 @@ class Gating(eqx.Module):
 
     @classmethod
     def create(cls, M: int, N: int, E: int, H: int, *, key: Key[Array, ""], dtype: Any) -> "Gating":
-        """Weights ~ N(0, 1/fan_in), D = [I 0], sigma = 0.05, temperatures 0.5, most hidden units open at first."""
+        """Draw weights ~ N(0, 1/fan_in); D = [I 0], sigma = 0.05, temperatures 0.5, most hidden units open."""
         shapes = cls.shapes(M, N, E, H)
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
         fan_in = {"conv_weight": N * KERNEL, "hidden_weight": N + M, "output_weight": H}
@@ -88,7 +88,7 @@ class Gating(eqx.Module):
         )
 
     def read(self, context: Float[Array, "T N"]) -> Context:
-        """Frames and features of a context; nothing of it is computed again in a step."""
+        """Compute frames and features of a context once, for use in every step."""
         windows = jnp.stack([context[:-1], context[1:]], axis=-1)
         features = jnp.einsum("tik,oik->ot", windows, self.conv_weight) + self.conv_bias[:, None]
         return Context(context[:-1].T, features)
@@ -96,7 +96,7 @@ class Gating(eqx.Module):
     def _attend(
         self, z: Float[Array, " M"], eps: Float[Array, " N"], context: Context
     ) -> tuple[Float[Array, " N"], Float[Array, " K"], Float[Array, " N"]]:
-        """q, a and u."""
+        """Compute q, a and u."""
         q = self.D @ z + self.sigma * eps
         # Written out: a reduction over N would leave the compiler's fused loop, which takes twice as long.
         distance = reduce(jnp.add, [jnp.abs(frame - x) for frame, x in zip(context.frames, q, strict=True)])
@@ -106,20 +106,20 @@ class Gating(eqx.Module):
         return q, a / sums[-1], sums[:-1] / sums[-1]
 
     def _mix(self, u: Float[Array, " N"], z: Float[Array, " M"]) -> tuple[Float[Array, " H"], Float[Array, " E"]]:
-        """What enters the hidden layer's ReLU, and w."""
+        """Compute the input of the hidden layer's ReLU, and w."""
         hidden = self.hidden_weight @ jnp.concatenate([u, z]) + self.hidden_bias
         scores = self.output_weight @ jax.nn.relu(hidden) + self.output_bias
         return hidden, jax.nn.softmax(-scores / jnp.abs(self.expert_temperature))
 
     def weights(self, z: Float[Array, " M"], eps: Float[Array, " N"], context: Context) -> Float[Array, " E"]:
-        """w(z), on the simplex."""
+        """Compute w(z), which lies on the simplex."""
         _, _, u = self._attend(z, eps, context)
         return self._mix(u, z)[1]
 
     def linearise(
         self, z: Float[Array, " M"], eps: Float[Array, " N"], context: Context
     ) -> tuple[Float[Array, " E"], Float[Array, "E M"]]:
-        """w(z) and dw/dz, by hand: N directions through the attention instead of M.
+        """Compute w(z) and dw/dz by hand, with N directions through the attention instead of M.
 
         du/dz = 1/|tau_1| sum_t a_t (e_t - u) sign(c_t - q)' D
         ds/dz = -1/|tau_2| M_2 1{hidden > 0} M_1 [du/dz; I],    dw/dz = diag(w) (ds/dz - 1 w' ds/dz)
@@ -137,7 +137,7 @@ class Gating(eqx.Module):
 
 
 def _least(values: Float[Array, " K"]) -> Float[Array, ""]:
-    """The minimum, by halves that may overlap: XLA vectorises these on CPUs, but not one reduction of a long array.
+    """Compute the minimum by overlapping halves, which XLA vectorises on CPUs, unlike a reduction of a long array.
 
     >>> float(_least(jnp.arange(40.0)[::-1]))
     0.0

@@ -1,4 +1,4 @@
-"""The affine core z' = A z + h, for which KAFFEE is the exact Kalman innovation likelihood (appendix D.2)."""
+"""Affine, polynomial and multilayer-perceptron cores (the controls of appendix D.2, and a general smooth map)."""
 
 from itertools import combinations_with_replacement
 from math import comb
@@ -11,18 +11,18 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from kaffee.errors import ConfigError
-from kaffee.model.core import Core, MomentCotangents, shared_times, times_shared
+from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States, times_shared
 
 
 class Linear(Core):
-    """z' = A z + h with a dense matrix A; the Jacobian is A everywhere."""
+    """z' = A z + h with a dense matrix A, for which KAFFEE is the exact Kalman innovation likelihood (appendix D.2)."""
 
     A: Float[Array, "M M"]
     h: Float[Array, " M"]
 
     @classmethod
     def create(cls, latent_dim: int, *, key: Key[Array, ""], scale: float = 0.1, dtype: Any = jnp.float32) -> "Linear":
-        """The identity plus independent Gaussian entries of standard deviation `scale`; h = 0."""
+        """Draw A as the identity plus independent Gaussian entries of standard deviation `scale`; h = 0."""
         noise = scale * jax.random.normal(key, (latent_dim, latent_dim), dtype)
         return cls(A=jnp.eye(latent_dim, dtype=dtype) + noise, h=jnp.zeros(latent_dim, dtype))
 
@@ -30,27 +30,19 @@ class Linear(Core):
     def latent_dim(self) -> int:
         return self.h.shape[0]
 
-    def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
+    def __call__(self, z: State) -> State:
         return self.A @ z + self.h
 
-    def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
+    def jacobian(self, z: State) -> Jacobian:
         return self.A
 
-    def predict_moments(
-        self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]
-    ) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
-        return self.predict_mean(z), shared_times(self.A, times_shared(covariance, self.A.T))
+    def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
+        return self.predict_mean(z), jnp.einsum("ij,bjk->bik", self.A, times_shared(covariance, self.A.T))
 
     def pull_back_moments(
-        self,
-        z: Float[Array, "W M"],
-        covariance: Float[Array, "W M M"],
-        mean_bar: Float[Array, "W M"],
-        covariance_bar: Float[Array, "W M M"],
-        *,
-        with_core: bool,
+        self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool
     ) -> MomentCotangents:
-        """As in `Core`; the second derivative vanishes and A_bar = sum_b mean_bar z' + 2 T P."""
+        """Specialise `Core`: the second derivative vanishes and A_bar = sum_b mean_bar z' + 2 T P."""
         T = times_shared(covariance_bar, self.A)
         previous_covariance_bar = jnp.einsum("ij,bik->bjk", self.A, T)
         core_bar = None
@@ -68,11 +60,8 @@ class Linear(Core):
         return cls(A=jnp.zeros((M, M)), h=jnp.zeros(M))
 
 
-# The polynomial core of the Van der Pol control (appendix D.2).
-
-
 def monomials(latent_dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
-    """The factors of every monomial of degree 2..degree, in the paper's order.
+    """List the factors of every monomial of degree 2..degree, in the paper's order.
 
     >>> monomials(2, 3)
     ((0, 0), (0, 1), (1, 1), (0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1))
@@ -82,17 +71,12 @@ def monomials(latent_dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def count_monomials(latent_dim: int, degree: int) -> int:
-    """How many monomials there are, without listing them.
-
-    >>> count_monomials(2, 3)
-    7
-    """
+def _count_monomials(latent_dim: int, degree: int) -> int:
     return comb(latent_dim + degree, degree) - 1 - latent_dim
 
 
 class Polynomial(Core):
-    """z' = A z + W phi(z) + h, phi = all monomials of degree 2 up to `degree` (3: cubic)."""
+    """z' = A z + W phi(z) + h, phi = all monomials of degree 2 up to `degree` (Van der Pol control: 3)."""
 
     A: Float[Array, "M M"]
     W: Float[Array, "M F"]
@@ -101,19 +85,13 @@ class Polynomial(Core):
 
     @classmethod
     def create(
-        cls,
-        latent_dim: int,
-        *,
-        key: Key[Array, ""],
-        degree: int = 3,
-        scale: float = 0.01,
-        dtype: Any = jnp.float32,
+        cls, latent_dim: int, *, key: Key[Array, ""], degree: int = 3, scale: float = 0.01, dtype: Any = jnp.float32
     ) -> "Polynomial":
-        """The identity plus small independent Gaussian coefficients of standard deviation `scale`."""
+        """Draw the identity plus small independent Gaussian coefficients of standard deviation `scale`."""
         if degree < 2:
             raise ConfigError(f"A polynomial core needs degree >= 2, not {degree}; use Linear for degree 1.")
         key_A, key_W = jax.random.split(key)
-        num_features = count_monomials(latent_dim, degree)
+        num_features = _count_monomials(latent_dim, degree)
         return cls(
             A=jnp.eye(latent_dim, dtype=dtype) + scale * jax.random.normal(key_A, (latent_dim, latent_dim), dtype),
             W=scale * jax.random.normal(key_W, (latent_dim, num_features), dtype),
@@ -125,14 +103,14 @@ class Polynomial(Core):
     def latent_dim(self) -> int:
         return self.h.shape[0]
 
-    def features(self, z: Float[Array, " M"]) -> Float[Array, " F"]:
-        """phi(z)."""
+    def features(self, z: State) -> Float[Array, " F"]:
+        """Compute phi(z)."""
         # Powers of one appended entry, 1, pad every monomial to the same number of factors.
         padded = jnp.append(z, jnp.ones((), z.dtype))
         table = [m + (self.latent_dim,) * (self.degree - len(m)) for m in monomials(self.latent_dim, self.degree)]
         return jnp.prod(padded[np.asarray(table)], axis=1)
 
-    def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
+    def __call__(self, z: State) -> State:
         return self.A @ z + self.W @ self.features(z) + self.h
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -141,29 +119,20 @@ class Polynomial(Core):
     @classmethod
     def skeleton(cls, **hyperparameters: Any) -> Self:
         M, degree = hyperparameters["latent_dim"], hyperparameters["degree"]
-        return cls(A=jnp.zeros((M, M)), W=jnp.zeros((M, count_monomials(M, degree))), h=jnp.zeros(M), degree=degree)
-
-
-# A residual multilayer perceptron: smooth, general, no structure to exploit.
+        return cls(A=jnp.zeros((M, M)), W=jnp.zeros((M, _count_monomials(M, degree))), h=jnp.zeros(M), degree=degree)
 
 
 class ResidualMLP(Core):
-    """z' = z + W_D tanh(... tanh(W_1 z + b_1) ...) + b_D."""
+    """z' = z + W_D tanh(... tanh(W_1 z + b_1) ...) + b_D: smooth and general, without structure to exploit."""
 
     weights: tuple[Float[Array, "..."], ...]
     biases: tuple[Float[Array, "..."], ...]
 
     @classmethod
     def create(
-        cls,
-        latent_dim: int,
-        *,
-        hidden_dim: int = 64,
-        depth: int = 1,
-        key: Key[Array, ""],
-        dtype: Any = jnp.float32,
+        cls, latent_dim: int, *, hidden_dim: int = 64, depth: int = 1, key: Key[Array, ""], dtype: Any = jnp.float32
     ) -> "ResidualMLP":
-        """Weights ~ N(0, 1/fan_in), the last layer ten times smaller so that the map starts near the identity."""
+        """Draw weights ~ N(0, 1/fan_in), the last layer ten times smaller so that the map starts near the identity."""
         if depth < 1 or hidden_dim < 1:
             raise ConfigError(f"depth and hidden_dim must be at least 1, not {depth} and {hidden_dim}.")
         sizes = [latent_dim, *[hidden_dim] * depth, latent_dim]
@@ -178,18 +147,15 @@ class ResidualMLP(Core):
     def latent_dim(self) -> int:
         return self.biases[-1].shape[0]
 
-    def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
+    def __call__(self, z: State) -> State:
         hidden = z
         for W, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = jnp.tanh(W @ hidden + b)
         return z + self.weights[-1] @ hidden + self.biases[-1]
 
     def hyperparameters(self) -> dict[str, Any]:
-        return {
-            "latent_dim": self.latent_dim,
-            "hidden_dim": self.biases[0].shape[0],
-            "depth": len(self.weights) - 1,
-        }
+        hidden_dim, depth = self.biases[0].shape[0], len(self.weights) - 1
+        return {"latent_dim": self.latent_dim, "hidden_dim": hidden_dim, "depth": depth}
 
     @classmethod
     def skeleton(cls, **hyperparameters: Any) -> Self:

@@ -1,4 +1,4 @@
-"""The linear observation map B (Eq. observation_operator) and the products with it that a filter needs."""
+"""The linear observation map B (Eq. observation_operator) and the products that a filter needs."""
 
 from abc import abstractmethod
 
@@ -10,57 +10,57 @@ from kaffee.errors import ConfigError
 
 
 class ObservationMap(eqx.Module):
-    """x = B z. Matrices carry leading batch axes."""
+    """A linear map x = B z; matrices X below carry leading batch axes."""
 
     @property
     @abstractmethod
     def num_observed(self) -> int:
-        """N."""
+        """Number of observed coordinates N."""
 
     @property
     @abstractmethod
     def latent_dim(self) -> int:
-        """M."""
+        """Number of latent coordinates M."""
 
     @abstractmethod
     def matrix(self) -> Float[Array, "N M"]:
-        """B as a dense matrix."""
+        """Return B as a dense matrix."""
 
     @abstractmethod
     def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        """B z."""
+        """Compute B z."""
 
     @abstractmethod
     def rows(self, X: Float[Array, "... M K"]) -> Float[Array, "... N K"]:
-        """B X."""
+        """Compute B X."""
 
     @abstractmethod
     def columns(self, X: Float[Array, "... K M"]) -> Float[Array, "... K N"]:
-        """X B'."""
+        """Compute X B'."""
 
     @abstractmethod
     def lift_rows(self, X: Float[Array, "... N K"]) -> Float[Array, "... M K"]:
-        """B' X."""
+        """Compute B' X."""
 
     @abstractmethod
     def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
-        """X B."""
+        """Compute X B."""
 
     @abstractmethod
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """The nearest state to z that is observed as x: z + B^+ (x - B z); identity teacher forcing."""
+        """Compute z + B^+ (x - B z), the nearest state to z that is observed as x (identity teacher forcing)."""
 
     def add_rows_and_columns(self, P: Float[Array, "... M M"], X: Float[Array, "... N M"]) -> Float[Array, "... M M"]:
-        """P + B' X + X' B."""
+        """Compute P + B' X + X' B."""
         lifted = self.lift_rows(X)
         return P + lifted + lifted.mT
 
     @abstractmethod
     def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
-        """B^+ diag(variance) B^+': the latent covariance that these variances of the observation stand for."""
+        """Compute B^+ diag(variance) B^+', the latent covariance for given variances of the observation."""
 
     def lift(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """B' x."""
+        """Compute B' x."""
         return self.extend_columns(x[..., None, :])[..., 0, :]
 
 

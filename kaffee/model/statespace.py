@@ -1,4 +1,4 @@
-"""The probabilistic state-space model: core + shell + observation map, and what of it is trainable."""
+"""The probabilistic state-space model: core, shell, observation map and embedding; and its trainable parts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +19,8 @@ PARTS = ("core", "shell", "embedding", "observation")
 class StateSpaceModel(eqx.Module):
     """z_{t+1} = F(z_t) + Gamma^{1/2} xi_t,  x_t = B z_t + Lambda^{1/2} eta_t  (section 2.1).
 
-    The model lives in standardised coordinates; a `Reconstruction` carries the way there and back.
+    The model works in standardised coordinates; a `Reconstruction` holds the scaler beside it, since statistics of the
+    data inside the model would make every data set a new program to compile.
 
     Attributes:
         core: F.
@@ -44,7 +45,7 @@ class StateSpaceModel(eqx.Module):
         noise_std: float = 0.1,
         dtype: Any = jnp.float32,
     ) -> "StateSpaceModel":
-        """A model around `core` with E ~ U(-1/sqrt(N), 1/sqrt(N)) and a provisional shell of `noise_std`."""
+        """Build a model around `core` with E ~ U(-1/sqrt(N), 1/sqrt(N)) and a provisional shell of `noise_std`."""
         bound = num_observed**-0.5
         embedding = jax.random.uniform(key, (core.latent_dim, num_observed), dtype, minval=-bound, maxval=bound)
         return cls(
@@ -80,23 +81,23 @@ class StateSpaceModel(eqx.Module):
         return self.embedding.dtype
 
     def embed(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """The latent state of an observation: E x, then x overwrites what is observed (appendix C.1)."""
+        """Embed an observation: E x, with the observed part overwritten by x (appendix C.1)."""
         return self.observation.overwrite(x @ self.embedding.T, x)
 
     def replace(self, **parts: Any) -> "StateSpaceModel":
-        """A copy with some parts exchanged."""
+        """Copy the model with some parts replaced."""
         fields = {name: getattr(self, name) for name in PARTS}
         return StateSpaceModel(**{**fields, **parts})
 
     def exact(self) -> "StateSpaceModel":
-        """The model whose core's Jacobian is the exact derivative of its step."""
+        """Return the model with the core's exact Jacobian (`Core.exact`)."""
         return self.replace(core=self.core.exact())
 
 
 def trainable(model: StateSpaceModel, parts: Iterable[str]) -> Any:
-    """A tree of booleans: which arrays of `model` an optimiser may move.
+    """Mark the arrays of `model` that an optimiser may move, as a tree of booleans.
 
-    What is trained is this value, not code: `eqx.partition(model, trainable(model, ["core", "shell"]))`.
+    Use it as `eqx.partition(model, trainable(model, ["core", "shell"]))`.
     """
     chosen = set(parts)
     for part in chosen - set(PARTS):

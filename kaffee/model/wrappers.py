@@ -1,6 +1,7 @@
-"""A core that cannot leave the region in which it was trained."""
+"""Cores around other maps: confined to a box, or made of a function; and the built-in cores by name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -9,18 +10,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kaffee.errors import ConfigError
-from kaffee.model.core import Core, MomentCotangents
+from kaffee.model.alrnn import ALRNN
+from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States
+from kaffee.model.dynamix import DynaMix
+from kaffee.model.maps import Linear, Polynomial, ResidualMLP
+
+# Names under which checkpoints and settings know a core.
+CORE_TYPES: dict[str, type[Core]] = {
+    "alrnn": ALRNN,
+    "linear": Linear,
+    "polynomial": Polynomial,
+    "mlp": ResidualMLP,
+    "dynamix": DynaMix,
+}
 
 
 class Confined(Core):
-    """F(clip(z, low, high)): the inner core on the nearest point of a box.
+    """F(clip(z, low, high)): the inner core at the nearest point of a box.
 
-    Inside the box nothing changes. Outside, the step and its Jacobian are those of the clipped map: a coordinate that
-    is clipped no longer influences the next state. Since an AL-RNN maps a box to a bounded set, no free run diverges.
+    Inside the box nothing changes. Outside, a clipped coordinate no longer influences the next state, also in the
+    Jacobian. An AL-RNN is not bounded by itself; it maps a box to a bounded set, so that no confined free run diverges.
 
     Attributes:
-        inner: The core that was trained.
-        low, high: The box; constants to every gradient.
+        inner: The trained core.
+        low, high: The box; gradients treat it as constant.
     """
 
     inner: Core
@@ -35,13 +48,13 @@ class Confined(Core):
         return jnp.clip(z, jax.lax.stop_gradient(self.low), jax.lax.stop_gradient(self.high))
 
     def inside(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        """1 for every coordinate within the box, 0 for one that is clipped."""
+        """Mark coordinates within the box by 1, clipped ones by 0."""
         return ((z >= self.low) & (z <= self.high)).astype(z.dtype)
 
-    def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
+    def __call__(self, z: State) -> State:
         return self.inner(self._clip(z))
 
-    def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
+    def jacobian(self, z: State) -> Jacobian:
         return self.inner.jacobian(self._clip(z)) * self.inside(z)
 
     @property
@@ -49,47 +62,37 @@ class Confined(Core):
         return self.inner.noise_dim
 
     def with_noise(self, noise: Float[Array, "... K"]) -> "Confined":
-        return Confined(self.inner.with_noise(noise), self.low, self.high)
+        return replace(self, inner=self.inner.with_noise(noise))
 
     def without_noise(self) -> "Confined":
-        return Confined(self.inner.without_noise(), self.low, self.high)
+        return replace(self, inner=self.inner.without_noise())
 
     def exact(self) -> "Confined":
-        return Confined(self.inner.exact(), self.low, self.high)
+        return replace(self, inner=self.inner.exact())
 
     def surrogate(self) -> "Confined":
-        return Confined(self.inner.surrogate(), self.low, self.high)
+        return replace(self, inner=self.inner.surrogate())
 
-    def predict_mean(self, z: Float[Array, "W M"]) -> Float[Array, "W M"]:
+    def predict_mean(self, z: States) -> States:
         return self.inner.predict_mean(self._clip(z))
 
-    def stepper(self) -> Callable[[Float[Array, "W M"]], Float[Array, "W M"]]:
+    def stepper(self) -> Callable[[States], States]:
         step = self.inner.stepper()
         return lambda z: step(self._clip(z))
 
-    def predict_moments(
-        self, z: Float[Array, "W M"], covariance: Float[Array, "W M M"]
-    ) -> tuple[Float[Array, "W M"], Float[Array, "W M M"]]:
+    def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         return self.inner.predict_moments(self._clip(z), covariance * self._kept(z))
 
-    def _kept(self, z: Float[Array, "W M"]) -> Float[Array, "W M M"]:
+    def _kept(self, z: States) -> Covariances:
         d = self.inside(z)
         return d[:, :, None] * d[:, None, :]
 
-    def pull_back_mean(
-        self, z: Float[Array, "W M"], mean_bar: Float[Array, "W M"], *, with_core: bool
-    ) -> tuple[Any, Float[Array, "W M"]]:
+    def pull_back_mean(self, z: States, mean_bar: States, *, with_core: bool) -> tuple[Any, States]:
         inner_bar, z_bar = self.inner.pull_back_mean(self._clip(z), mean_bar, with_core=with_core)
         return self._around(inner_bar), z_bar * self.inside(z)
 
     def pull_back_moments(
-        self,
-        z: Float[Array, "W M"],
-        covariance: Float[Array, "W M M"],
-        mean_bar: Float[Array, "W M"],
-        covariance_bar: Float[Array, "W M M"],
-        *,
-        with_core: bool,
+        self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool
     ) -> MomentCotangents:
         kept = self._kept(z)
         inner = self.inner.pull_back_moments(
@@ -98,17 +101,14 @@ class Confined(Core):
         return MomentCotangents(self._around(inner.core), inner.mean * self.inside(z), inner.covariance * kept)
 
     def _around(self, inner_bar: Any) -> Any:
-        """Cotangents of this core: the box is constant."""
+        """Wrap the inner core's cotangents; those of the box are zero."""
         if inner_bar is None:
             return None
         return Confined(inner_bar, jnp.zeros_like(self.low), jnp.zeros_like(self.high))
 
 
-# Any JAX callable or Equinox module as a core.
-
-
 class Custom(Core):
-    """The user's own transition map; its Jacobian by automatic differentiation unless it brings `jacobian`."""
+    """A user's transition map; its Jacobian is by automatic differentiation unless it has a method `jacobian`."""
 
     function: Callable[[Any], Any]
     _latent_dim: int = eqx.field(static=True)
@@ -117,16 +117,16 @@ class Custom(Core):
     def latent_dim(self) -> int:
         return self._latent_dim
 
-    def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
+    def __call__(self, z: State) -> State:
         return self.function(z)
 
-    def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
+    def jacobian(self, z: State) -> Jacobian:
         own = getattr(self.function, "jacobian", None)
         return super().jacobian(z) if own is None else own(z)
 
 
 def as_core(function: Callable[[Any], Any], latent_dim: int) -> Core:
-    """Make a core of a function (M,) -> (M,); a core passes through unchanged.
+    """Turn a function (M,) -> (M,) into a core; a core passes through unchanged.
 
     >>> import jax.numpy as jnp
     >>> core = as_core(lambda z: 0.5 * z, latent_dim=2)
@@ -152,10 +152,9 @@ def as_core(function: Callable[[Any], Any], latent_dim: int) -> Core:
 
 
 def check_derivatives(core: Core) -> None:
-    """Training needs the derivative of the Jacobian; a core that has none is refused before it begins.
+    """Raise a ConfigError if JAX cannot differentiate the core's Jacobian, which training needs.
 
-    Raises:
-        ConfigError: JAX cannot trace the derivative, as for callbacks, loops without a fixed length or a custom VJP.
+    This happens for callbacks, loops without a fixed length, and a custom VJP.
     """
     given = jax.ShapeDtypeStruct((core.latent_dim,), jax.dtypes.canonicalize_dtype(float))
     try:

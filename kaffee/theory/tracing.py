@@ -86,7 +86,7 @@ class Trace(eqx.Module):
 def trace(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Trace:
     """Run the recursion over whole windows and keep every step.
 
-    >>> from kaffee.model.registry import Linear
+    >>> from kaffee.model.maps import Linear
     >>> from kaffee.model.observation import Projection
     >>> start = Belief(jnp.zeros((1, 1)), jnp.ones((1, 1, 1)))
     >>> dynamics = Dynamics(Linear(2.0 * jnp.eye(1), jnp.zeros(1)), jnp.ones(1), jnp.ones(1), start)

@@ -1,7 +1,5 @@
 """Properties of the recursion over random inputs, its precision and its faults."""
 
-import doctest
-
 import equinox as eqx
 import hypothesis.strategies as st
 import jax
@@ -25,7 +23,6 @@ from models import (
     run,
 )
 
-import kaffee.filtering.outcome
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import dynamics_of
 from kaffee.filtering.outcome import ADVICE, QUANTITIES, Outcome, locate_fault, outcome_of
@@ -267,7 +264,3 @@ def test_same_shapes_are_traced_once(x64):
         counts.append(len(calls))
     assert counts[0] > 0
     assert counts[1] == counts[0]
-
-
-def test_examples_in_the_docstrings():
-    assert doctest.testmod(kaffee.filtering.outcome).failed == 0

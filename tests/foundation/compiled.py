@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 
 step = eqx.filter_jit(lambda core, z: core(z))
-weights = eqx.filter_jit(lambda core, z: core.expert_weights(z))
+weights = eqx.filter_jit(lambda core, z: core._weights(z, core._eps(z)[0]))
 jacobian = eqx.filter_jit(lambda core, z: core.jacobian(z))
 derivative = eqx.filter_jit(lambda core, z: jax.jacfwd(core)(z))
 predict_mean = eqx.filter_jit(lambda core, z: core.predict_mean(z))

@@ -22,7 +22,7 @@ SEEDS = 4
 def run(core, z, num_steps):
     def body(z, _):
         new = core(z)
-        return new, (new, core.expert_weights(z))
+        return new, (new, core._weights(z, core._eps(z)[0]))
 
     return jax.lax.scan(body, z, length=num_steps)[1]
 

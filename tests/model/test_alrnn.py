@@ -1,4 +1,4 @@
-"""The almost-linear RNN: its equation, the paper's initialisation, its gates."""
+"""The almost-linear RNN: its equation, the paper's initialisation; value, slope and curvature of its gates."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,9 @@ import pytest
 from models import GATES, LATENT, make_core
 
 from kaffee.errors import ConfigError
-from kaffee.model.alrnn import ALRNN
+from kaffee.model.alrnn import ALRNN, _gate_curvature, _gate_slope, _gate_value
+
+POINTS = np.array([-3.0, -1.1, -0.2, 0.3, 0.9, 4.0])
 
 
 def test_step_is_the_equation(x64):
@@ -93,5 +95,53 @@ def test_temperature_must_be_positive(temperature):
 
 
 def test_gate_must_exist():
-    with pytest.raises(ConfigError, match="Unknown gate"):
-        ALRNN(jnp.ones(2), jnp.eye(2), jnp.zeros(2), 1, "soft")
+    with pytest.raises(ConfigError, match=r"Unknown gate 'smoth'. Did you mean 'smooth'"):
+        ALRNN(jnp.ones(2), jnp.eye(2), jnp.zeros(2), 1, "smoth")
+
+
+def central(function, z, h=1e-6):
+    return (function(z + h) - function(z - h)) / (2 * h)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_smooth_gate(temperature, x64):
+    z = jnp.asarray(POINTS)
+    expected = POINTS / (1.0 + np.exp(-1.7 * POINTS / temperature))
+    np.testing.assert_allclose(_gate_value(z, "smooth", temperature), expected, rtol=1e-14)
+    slope = central(lambda z: _gate_value(z, "smooth", temperature), z)
+    np.testing.assert_allclose(_gate_slope(z, "smooth", temperature), slope, atol=1e-8)
+    curvature = central(lambda z: _gate_slope(z, "smooth", temperature), z)
+    np.testing.assert_allclose(_gate_curvature(z, "smooth", temperature), curvature, atol=1e-8)
+
+
+def test_straight_through_is_hard_in_value_and_smooth_in_all_derivatives(x64):
+    z = jnp.asarray(POINTS)
+    np.testing.assert_allclose(_gate_value(z, "straight_through", 1.0), np.maximum(POINTS, 0.0), atol=1e-15)
+    for function in (_gate_slope, _gate_curvature):
+        np.testing.assert_array_equal(function(z, "straight_through", 1.0), function(z, "smooth", 1.0))
+
+
+def test_hard_gate(x64):
+    z = jnp.asarray(POINTS)
+    np.testing.assert_array_equal(_gate_value(z, "hard", 1.0), np.maximum(POINTS, 0.0))
+    np.testing.assert_array_equal(_gate_slope(z, "hard", 1.0), POINTS > 0)
+    np.testing.assert_array_equal(_gate_curvature(z, "hard", 1.0), np.zeros_like(POINTS))
+
+
+@pytest.mark.parametrize("mode", ["straight_through", "smooth", "hard"])
+def test_autodiff_sees_the_slope_and_the_curvature(mode, x64):
+    z = jnp.asarray(np.append(POINTS, 0.0))  # also at the kink, where a missing first row puts the state
+
+    def each(function):
+        return jax.vmap(jax.grad(lambda z: function(z, mode, 1.0)))(z)
+
+    np.testing.assert_allclose(each(_gate_value), _gate_slope(z, mode, 1.0), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(each(_gate_slope), _gate_curvature(z, mode, 1.0), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("mode", ["straight_through", "smooth", "hard"])
+def test_finite_far_away_in_float32(mode):
+    z = jnp.asarray([-1e30, -1e3, 1e3, 1e30], jnp.float32)
+    np.testing.assert_allclose(_gate_value(z, mode, 1.0), [0.0, 0.0, 1e3, 1e30], rtol=1e-6)
+    np.testing.assert_array_equal(_gate_slope(z, mode, 1.0), [0.0, 0.0, 1.0, 1.0])
+    np.testing.assert_array_equal(_gate_curvature(z, mode, 1.0), np.zeros(4))

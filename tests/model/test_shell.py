@@ -1,7 +1,5 @@
 """The stochastic shell: variances from log standard deviations, bounds, the first split."""
 
-import doctest
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import PROPERTY
 
-import kaffee.model.shell
 from kaffee.errors import ConfigError
 from kaffee.model.shell import LOG_STD_BOUND, Shell, split_residuals
 
@@ -60,7 +57,3 @@ def test_standard_deviations_must_be_positive_and_finite(bad):
         Shell.from_std([1.0], [1.0, bad])
     with pytest.raises(ConfigError, match="Every process standard deviation"):
         Shell.from_std([bad], [1.0])
-
-
-def test_examples_in_the_docstrings():
-    assert doctest.testmod(kaffee.model.shell).failed == 0

@@ -1,7 +1,5 @@
 """Simulation: the definition of appendix C.3, seeds, divergence, caching."""
 
-import doctest
-import importlib
 
 import jax
 import jax.numpy as jnp
@@ -142,8 +140,3 @@ def test_noise_without_scale_is_refused():
 def test_errors_say_what_is_allowed(arguments, words):
     with pytest.raises(ConfigError, match=words):
         simulate(get_system("lorenz63"), **{"num_steps": 10} | arguments)
-
-
-@pytest.mark.parametrize("name", ["system", "catalogue", "simulation"])
-def test_examples_in_docstrings(name):
-    assert doctest.testmod(importlib.import_module(f"kaffee.systems.{name}")).failed == 0

@@ -1,14 +1,11 @@
 """Teacher forcing: the run, its loss and its hand-derived gradient against an explicit loop."""
 
-import doctest
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import OBSERVED, STEPS, WINDOWS, flat, make_data, make_model, matrix_of
 
-import kaffee.training.forcing
 from kaffee.errors import ConfigError
 from kaffee.training.forcing import Forcing, forcing_loss, run_forced
 
@@ -100,12 +97,6 @@ def test_missing_entries_may_hold_anything(x64):
     assert len(losses) == 1
     assert np.isfinite(losses.pop())
     assert float(forcing_loss(model, x, jnp.zeros_like(mask), SPARSE)) == 0.0
-
-
-def test_strengths():
-    assert Forcing().strengths(41).nonzero()[0].tolist() == [19, 39]
-    np.testing.assert_array_equal(Forcing(interval=1, alpha=0.2).strengths(3), [0.2, 0.2, 0.2])
-    assert doctest.testmod(kaffee.training.forcing).failed == 0
 
 
 @pytest.mark.parametrize(
