@@ -35,9 +35,9 @@ def cite() -> None:
 
 def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Check the installation: versions, devices, and that the gradient is right and how fast it is."""
-    from kaffee.filtering.selftest import examine
+    from kaffee.filtering.likelihood import examine_installation
 
-    facts, problems = examine()
+    facts, problems = examine_installation()
     if json:
         typer.echo(json_module.dumps({**facts, "problems": problems}, indent=2))
     else:

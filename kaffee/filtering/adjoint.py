@@ -24,8 +24,8 @@ from kaffee.filtering.recursion import Dynamics, Observations, Recursion, Terms,
 from kaffee.model.observation import ObservationMap
 
 
-class Residuals(NamedTuple):
-    """What the forward pass keeps of each step."""
+class _Residuals(NamedTuple):
+    """The quantities of each step that the reverse pass needs."""
 
     previous: Belief
     inverse_factor: Float[Array, "W N N"]
@@ -33,7 +33,7 @@ class Residuals(NamedTuple):
     projected: Float[Array, "W N M"]
 
 
-class Cotangents(NamedTuple):
+class _Cotangents(NamedTuple):
     """The running sums of the reverse pass."""
 
     belief: Belief
@@ -42,20 +42,15 @@ class Cotangents(NamedTuple):
     observation_variance: Float[Array, " N"]
 
 
-def symmetrise(X: Float[Array, "... M M"]) -> Float[Array, "... M M"]:
-    """(X + X') / 2."""
-    return 0.5 * (X + X.mT)
-
-
-def pull_back_update(
+def _pull_back_update(
     recursion: Recursion,
-    residuals: Residuals,
+    residuals: _Residuals,
     mask: Bool[Array, "W N"],
     observation: ObservationMap,
     weight: Float[Array, " W"],
     filtered_bar: Belief,
 ) -> tuple[Belief, Float[Array, "W N"]]:
-    """Cotangents of the predicted belief and of the observation variances, per window."""
+    """Compute cotangents of the predicted belief and of the observation variances, per window."""
     zb, Pb = filtered_bar
     Li, y = residuals.inverse_factor, residuals.whitened
     present = mask.astype(zb.dtype)
@@ -85,17 +80,17 @@ def pull_back_update(
     return Belief(mean_bar, observation.add_rows_and_columns(Pb, change)), variance_bar + spread
 
 
-def pull_back_step(
+def _pull_back_step(
     recursion: Recursion,
     dynamics: Dynamics,
     observation: ObservationMap,
     with_core: bool,
-    carry: Cotangents,
-    inputs: tuple[Residuals, Bool[Array, "W N"], Float[Array, " W"], Float[Array, "W K"] | None],
-) -> tuple[Cotangents, None]:
-    """One step of the reverse pass."""
+    carry: _Cotangents,
+    inputs: tuple[_Residuals, Bool[Array, "W N"], Float[Array, " W"], Float[Array, "W K"] | None],
+) -> tuple[_Cotangents, None]:
+    """Take one step of the reverse pass."""
     residuals, mask, weight, noise = inputs
-    predicted_bar, variance_bar = pull_back_update(recursion, residuals, mask, observation, weight, carry.belief)
+    predicted_bar, variance_bar = _pull_back_update(recursion, residuals, mask, observation, weight, carry.belief)
     core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
     z = residuals.previous.mean
     if recursion.transport:
@@ -106,7 +101,7 @@ def pull_back_step(
         core_bar, mean_bar = core.pull_back_mean(z, predicted_bar.mean, with_core=with_core)
         covariance_bar = predicted_bar.covariance
     diagonal = jnp.diagonal(predicted_bar.covariance, axis1=1, axis2=2)
-    return Cotangents(
+    return _Cotangents(
         Belief(mean_bar, covariance_bar),
         jax.tree.map(jnp.add, carry.core, core_bar.without_noise()) if with_core else None,
         carry.process_variance + jnp.sum(diagonal, axis=0),
@@ -116,18 +111,21 @@ def pull_back_step(
 
 @eqx.filter_custom_vjp
 def adjoint_terms(dynamics: Dynamics, recursion: Recursion, observations: Observations) -> Terms:
-    """`scan_terms` with the hand-derived gradient with respect to `dynamics`."""
+    """Compute `scan_terms` with the hand-derived gradient with respect to `dynamics`.
+
+    B has none, because the paper holds it fixed; training it needs automatic differentiation.
+    """
     return scan_terms(recursion, dynamics, observations)
 
 
 @adjoint_terms.def_fwd
 def _forward(
     perturbed: Any, dynamics: Dynamics, recursion: Recursion, observations: Observations
-) -> tuple[Terms, Residuals]:
+) -> tuple[Terms, _Residuals]:
     def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, Any]:
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
         kept = now.innovation
-        residuals = Residuals(belief, kept.inverse_factor, kept.whitened, kept.projected)
+        residuals = _Residuals(belief, kept.inverse_factor, kept.whitened, kept.projected)
         return now.filtered, (kept.nll, now.fault, residuals)
 
     xs = (observations.x, observations.mask, observations.noise)
@@ -137,7 +135,7 @@ def _forward(
 
 @adjoint_terms.def_bwd
 def _backward(
-    residuals: Residuals,
+    residuals: _Residuals,
     terms_bar: Terms,
     perturbed: Any,
     dynamics: Dynamics,
@@ -149,18 +147,20 @@ def _backward(
     weights = jnp.zeros(observations.x.shape[:2], initial.mean.dtype) if terms_bar.nll is None else terms_bar.nll
     mean_bar, covariance_bar = terms_bar.final
     arrays = eqx.filter(dynamics.core, eqx.is_inexact_array)
-    start = Cotangents(
+    start = _Cotangents(
         Belief(
             jnp.zeros_like(initial.mean) if mean_bar is None else mean_bar,
-            jnp.zeros_like(initial.covariance) if covariance_bar is None else symmetrise(covariance_bar),
+            jnp.zeros_like(initial.covariance)
+            if covariance_bar is None
+            else 0.5 * (covariance_bar + covariance_bar.mT),
         ),
         jax.tree.map(jnp.zeros_like, arrays) if with_core else None,
         jnp.zeros_like(dynamics.process_variance),
         jnp.zeros_like(dynamics.observation_variance),
     )
 
-    def body(carry: Cotangents, inputs: Any) -> tuple[Cotangents, None]:
-        return pull_back_step(recursion, dynamics, observations.observation, with_core, carry, inputs)
+    def body(carry: _Cotangents, inputs: Any) -> tuple[_Cotangents, None]:
+        return _pull_back_step(recursion, dynamics, observations.observation, with_core, carry, inputs)
 
     xs = (residuals, observations.mask, weights, observations.noise)
     result, _ = jax.lax.scan(body, start, xs, reverse=True)

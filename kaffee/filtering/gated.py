@@ -63,7 +63,7 @@ class Row(NamedTuple):
         nis: v' Omega^-1 v, with as many degrees of freedom as entries were accepted; NaN at a (re)start.
         accepted, rejected: Which entries were used, and which were there but not believed.
         restarted: Whether the belief starts anew at this row: the first one, or a belief that was lost.
-        fault: Code of `kaffee.filtering.outcome`: what was not finite, if that is why.
+        fault: Index in `recursion.QUANTITIES`: what was not finite, if that is why.
     """
 
     state_mean: Float[Array, "W M"]

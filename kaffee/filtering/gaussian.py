@@ -18,8 +18,10 @@ from jaxtyping import Array, Bool, Float
 
 from kaffee.model.observation import ObservationMap
 
-# S is computed as J P J' + ..., whose rounding error scales with the covariance: so must the jitter.
-RELATIVE_JITTER = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 1e-3}
+# Share of itself by which every diagonal entry of S grows. S is computed as J P J' + ..., whose rounding error scales
+# with the covariance: a constant would do nothing when covariances are large, and a share of the mean variance would
+# cost precise channels beside noisy ones 0.56 nats per step at a ratio of 1000 between standard deviations.
+_RELATIVE_JITTER = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 1e-3}
 
 
 class Belief(NamedTuple):
@@ -30,7 +32,7 @@ class Belief(NamedTuple):
 
 
 class Innovation(NamedTuple):
-    """What one observation says about a predicted belief.
+    """The comparison of one observation with a predicted belief.
 
     Attributes:
         residual: v = x - B z, zero where missing.
@@ -48,8 +50,8 @@ class Innovation(NamedTuple):
 
 
 def relative_jitter(dtype: Any) -> float:
-    """The jitter's share of each innovation variance, for a floating-point type."""
-    return RELATIVE_JITTER[jnp.dtype(dtype).name]
+    """Return the jitter's share of each innovation variance, for a floating-point type."""
+    return _RELATIVE_JITTER[jnp.dtype(dtype).name]
 
 
 def innovation_covariance(
@@ -58,7 +60,7 @@ def innovation_covariance(
     observation: ObservationMap,
     observation_variance: Float[Array, " N"],
 ) -> tuple[Float[Array, "W N M"], Float[Array, "W N N"]]:
-    """(B P, Omega) with missing rows masked and the scaled jitter added (Eq. kf_innovation_cov)."""
+    """Compute B P and Omega, with missing rows masked and the scaled jitter added (Eq. kf_innovation_cov)."""
     BP = present[:, :, None] * observation.rows(covariance)
     BPB = observation.columns(BP) * present[:, None, :]
     variances = jnp.diagonal(BPB, axis1=1, axis2=2) + present * observation_variance
@@ -89,7 +91,7 @@ def innovate(
 
 
 def assimilate(belief: Belief, innovation: Innovation) -> Belief:
-    """The filtered belief (Eqs. kf_update_mean and kf_update_cov), as symmetric as the predicted one."""
+    """Compute the filtered belief (Eqs. kf_update_mean and kf_update_cov), as symmetric as the predicted one."""
     C = innovation.projected
     # The barrier keeps the transpose a plain array: without it the product takes a slow path on CPUs.
     Ct = lax.optimization_barrier(C.mT)
@@ -98,5 +100,5 @@ def assimilate(belief: Belief, innovation: Innovation) -> Belief:
 
 
 def gain(innovation: Innovation) -> Float[Array, "W M N"]:
-    """K = P B' Omega^-1 (Eq. kf_gain)."""
+    """Compute the gain K = P B' Omega^-1 (Eq. kf_gain)."""
     return innovation.projected.mT @ innovation.inverse_factor

@@ -1,20 +1,26 @@
-"""Innovation NLL and open-loop NLL from the same recursion (Eq. filtered_likelihood, appendices B.2 and C.2)."""
+"""Innovation and open-loop NLL (Eq. filtered_likelihood, appendices B.2 and C.2), and a self-test of its gradient."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.adjoint import adjoint_terms
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, Terms, core_noise, observations_of, scan_terms
+from kaffee.model.alrnn import ALRNN
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.records import machine, versions
 
 Gradient = Literal["adjoint", "autodiff"]
+GRADIENT_TOLERANCE = 1e-9
 
 
 class Score(NamedTuple):
@@ -22,7 +28,7 @@ class Score(NamedTuple):
 
     Attributes:
         loss: Mean NLL per scored, observed entry; 1/(|B| L N) sum l_t on complete data.
-        faults: (T, W) codes of `kaffee.filtering.outcome`, 0 where all is finite.
+        faults: (T, W) indices in `recursion.QUANTITIES`, 0 where all is finite.
     """
 
     loss: Float[Array, ""]
@@ -36,12 +42,12 @@ def initial_belief(
     *,
     certain: bool = False,
 ) -> Belief:
-    """N(mean, Gamma): where a window starts (algorithm 1).
+    """Build N(mean, Gamma), the belief at the start of a window (algorithm 1).
 
     Args:
-        anchored: Which entries of the first row were observed. What was not is only known to lie where the data lie: it
-            gets their variance, 1 in standardised units, on top.
-        certain: N(mean, 0) instead: the mean is taken for the state (appendix A.2).
+        anchored: Which entries of the first row were observed. A missing entry also gets the variance of the data, 1 in
+            standardised units; with Gamma alone, the first steps would be certain of a value that was never measured.
+        certain: Build N(mean, 0) instead: the mean is taken for the state (appendix A.2).
     """
     Gamma = jnp.diag(model.shell.process_variance())
     Gamma = jnp.zeros_like(Gamma) if certain else Gamma
@@ -52,7 +58,7 @@ def initial_belief(
 
 
 def dynamics_of(model: StateSpaceModel, initial: Belief) -> Dynamics:
-    """What the recursion needs of a model."""
+    """Collect the inputs of the recursion from a model."""
     return Dynamics(model.core, model.shell.process_variance(), model.shell.observation_variance(), initial)
 
 
@@ -65,7 +71,7 @@ def run_terms(
     gradient: Gradient = "adjoint",
     segment: int | None = None,
 ) -> Terms:
-    """The NLL terms of a batch of windows.
+    """Compute the NLL terms of a batch of windows.
 
     Args:
         segment: Keep the belief only every `segment` steps and recompute the rest in the backward pass: memory
@@ -75,7 +81,10 @@ def run_terms(
         observations = observations._replace(observation=jax.lax.stop_gradient(observations.observation))
         run: Callable[[Dynamics, Recursion, Observations], Terms] = adjoint_terms
     else:
-        run = _autodiff_terms
+
+        def run(dynamics: Dynamics, recursion: Recursion, observations: Observations) -> Terms:
+            return scan_terms(recursion, dynamics, observations)
+
     if segment is None:
         return run(dynamics_of(model, initial), recursion, observations)
     num_steps = observations.x.shape[0]
@@ -97,10 +106,6 @@ def run_terms(
     return Terms(nll.reshape(num_steps, -1), faults.reshape(num_steps, -1), final)
 
 
-def _autodiff_terms(dynamics: Dynamics, recursion: Recursion, observations: Observations) -> Terms:
-    return scan_terms(recursion, dynamics, observations)
-
-
 def window_nll(
     model: StateSpaceModel,
     x: Float[Array, "W L N"],
@@ -114,7 +119,7 @@ def window_nll(
     segment: int | None = None,
     key: Key[Array, ""] | None = None,
 ) -> Score:
-    """The training loss of algorithm 1 on a batch of windows.
+    """Compute the training loss of algorithm 1 on a batch of windows.
 
         L = 1/(|B| L N) sum_{t > L_burn} 1/2 [log det Omega_t + v_t' Omega_t^-1 v_t + N log 2 pi]
 
@@ -124,7 +129,7 @@ def window_nll(
         start: Latent states zbar_{t0}; the embedding of the first row by default.
         certain_start: Begin with covariance 0 instead of Gamma, as if the start were the state (appendix A.2).
         gradient: "adjoint" is hand-derived and does not reach B nor the data; "autodiff" reaches everything.
-        key: Of the core's internal noise, one realisation per window and step; None: without it.
+        key: Random key of the core's internal noise, one realisation per window and step; None: no noise.
     """
     if not 0 <= burn_in < x.shape[1] - 1:
         raise ConfigError(
@@ -144,21 +149,19 @@ def window_nll(
     observations = observations_of(x[:, 1:], mask[:, 1:], anchor, noise)
     initial = initial_belief(model, start, anchored=first_mask, certain=certain_start)
     terms = run_terms(model, initial, observations, recursion, gradient=gradient, segment=segment)
+    # Per observed entry, so that missing data do not change the scale; the paper's |B| L N on complete data.
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)
     return Score(jnp.sum(terms.nll[burn_in:]) / jnp.maximum(count, 1.0), terms.faults)
 
 
-# The probabilistic rows of the paper as values: an objective, a covariance recursion, what is trained.
-
-
 @dataclass(frozen=True)
 class Method:
-    """One row of Table 1.
+    """A probabilistic row of Table 1: objective, covariance recursion, trained parts.
 
     Attributes:
         objective: "filtered" scores innovations, "open_loop" scores the free run of the window.
         transport: Covariance by the core's Jacobian (tied) or state-invariant (none).
-        train_core: Whether the core moves; the shell always does.
+        train_core: Whether the core trains; the shell always does.
     """
 
     objective: Literal["filtered", "open_loop"]
@@ -167,17 +170,17 @@ class Method:
 
     @property
     def recursion(self) -> Recursion:
-        """The switches of the one recursion."""
+        """Switches of the recursion for training."""
         return Recursion(assimilate=self.objective == "filtered", transport=self.transport)
 
     @property
     def filter(self) -> Recursion:
-        """The recursion that filters with a model trained by this method: its own covariance, always assimilating."""
+        """Switches for filtering with the trained model: the method's covariance, always assimilating."""
         return Recursion(assimilate=True, transport=self.transport)
 
     @property
     def trainable_parts(self) -> tuple[str, ...]:
-        """Names for `kaffee.model.statespace.trainable`."""
+        """Arguments of `kaffee.model.statespace.trainable`."""
         return ("core", "shell") if self.train_core else ("shell",)
 
 
@@ -197,7 +200,7 @@ METHODS: dict[str, Method] = {
 
 
 def get_method(name: str) -> Method:
-    """The method of that name.
+    """Look up a method by name.
 
     >>> get_method("blind").transport
     False
@@ -206,3 +209,56 @@ def get_method(name: str) -> Method:
         return METHODS[name.lower().replace("-", "_")]
     except KeyError:
         raise ConfigError(unknown("method", name, METHODS)) from None
+
+
+def _problem(latent_dim: int, num_observed: int, windows: int, steps: int, dtype: Any) -> tuple[Any, ...]:
+    keys = jax.random.split(jax.random.key(0), 3)
+    core = ALRNN.create(latent_dim, latent_dim // 2, key=keys[0], dtype=dtype).surrogate()
+    model = StateSpaceModel.create(core, num_observed, key=keys[1], dtype=dtype)
+    x = jax.random.normal(keys[2], (windows, steps + 1, num_observed), dtype)
+    return model, x, jnp.ones(x.shape, bool)
+
+
+def _value_and_gradient(gradient: Gradient) -> Any:
+    return eqx.filter_jit(
+        eqx.filter_value_and_grad(lambda m, x, mask: window_nll(m, x, mask, KAFFEE.recursion, gradient=gradient).loss)
+    )
+
+
+def _gradient_error() -> float:
+    """Compute the largest relative difference between adjoint and automatic differentiation, in float64."""
+    with jax.enable_x64(True):
+        problem = _problem(8, 3, 4, 12, jnp.float64)
+        (_, ours), (_, theirs) = (_value_and_gradient(kind)(*problem) for kind in ("adjoint", "autodiff"))
+        pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+        return max(float(jnp.max(jnp.abs(a - b)) / (jnp.max(jnp.abs(b)) + 1e-30)) for a, b in pairs)
+
+
+def _gradient_seconds() -> float:
+    """Time one value and gradient at the paper's Lorenz-96 size; median of five."""
+    problem = _problem(100, 20, 16, 40, jnp.float32)
+    run = _value_and_gradient("adjoint")
+    jax.block_until_ready(run(*problem))
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        jax.block_until_ready(run(*problem))
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
+
+
+def examine_installation() -> tuple[dict[str, Any], list[str]]:
+    """Collect facts about this installation (exactness and speed of the gradient), and its problems."""
+    error, seconds = _gradient_error(), _gradient_seconds()
+    facts = {
+        **versions(),
+        **machine(),
+        "devices": ", ".join(str(device) for device in jax.devices()),
+        "64-bit mode": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+        "gradient error (float64)": error,
+        "KAFFEE gradient, M=100, N=20, 16 x 40 (s)": seconds,
+    }
+    problems = []
+    if not error < GRADIENT_TOLERANCE:
+        problems.append(f"the hand-derived gradient differs from automatic differentiation by {error:.1e}")
+    return facts, problems

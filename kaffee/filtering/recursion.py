@@ -1,4 +1,4 @@
-"""The one recursion of kaffee: predict, score, assimilate, with two switches.
+"""The one recursion of kaffee: predict, score, assimilate, with two switches; and what became non-finite in it.
 
 | assimilate | transport | row of the paper              |
 |------------|-----------|-------------------------------|
@@ -10,6 +10,7 @@
 Training, evaluation, filtering and online use all call `step`; there is no second copy of these equations.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,9 +19,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.filtering.gaussian import Belief, Innovation, assimilate, innovate
-from kaffee.filtering.outcome import fault_code
 from kaffee.model.core import Core
 from kaffee.model.observation import ObservationMap
+
+# Quantities of one step in the order of their computation; the index of the first non-finite one is the fault code.
+QUANTITIES = ("", "predicted mean", "predicted covariance", "innovation covariance", "likelihood", "gradient")
+
+_ADVICE = {
+    "predicted mean": "the core itself blows up; lower the learning rate, clip gradients, or force more often",
+    "predicted covariance": "the covariance overflows, as it does when Jacobians expand over a long window without "
+    "assimilation; shorten the window",
+    "innovation covariance": "it is not positive definite in this precision; use a larger observation noise",
+    "likelihood": "a residual is too large for this precision; check the scaling of the data",
+    "gradient": "the loss is finite but its gradient overflows; shorten the window or lower the learning rate",
+}
 
 
 class Recursion(eqx.Module):
@@ -31,7 +43,7 @@ class Recursion(eqx.Module):
 
 
 class Dynamics(NamedTuple):
-    """All that the recursion differentiates: the core, the shell's variances, the first belief."""
+    """The differentiable inputs of the recursion: core, noise variances, first belief."""
 
     core: Core
     process_variance: Float[Array, " M"]
@@ -40,10 +52,10 @@ class Dynamics(NamedTuple):
 
 
 class Observations(NamedTuple):
-    """A batch of windows, time first, with the map that made them; `x` is finite where `mask` is True.
+    """A batch of windows, time first, with their observation map; `x` is finite where `mask` is True.
 
     Attributes:
-        noise: The realisation of the core's internal noise at every step; None for cores without, or none of it.
+        noise: A realisation of the core's internal noise at every step; None: no noise.
     """
 
     x: Float[Array, "T W N"]
@@ -53,7 +65,7 @@ class Observations(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Everything that one step computes."""
+    """The results of one step; `fault` is an index in `QUANTITIES`, 0 if all is finite."""
 
     predicted: Belief
     innovation: Innovation
@@ -62,7 +74,7 @@ class Step(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The scored terms of a batch of windows, and where each ended."""
+    """NLL and fault code of every step of a batch of windows, and the final beliefs."""
 
     nll: Float[Array, "T W"]
     faults: Int[Array, "T W"]
@@ -75,7 +87,7 @@ def observations_of(
     observation: ObservationMap,
     noise: Float[Array, "T W K"] | None = None,
 ) -> Observations:
-    """Time first, and no NaN left to enter a gradient."""
+    """Put time first and replace missing entries by 0, since a NaN would enter gradients even where masked."""
     clean = jnp.where(mask, x, 0.0)
     return Observations(jnp.swapaxes(clean, 0, 1), jnp.swapaxes(mask, 0, 1), observation, noise)
 
@@ -83,14 +95,14 @@ def observations_of(
 def core_noise(
     core: Core, key: Key[Array, ""] | None, num_steps: int, num_windows: int, dtype: Any
 ) -> Float[Array, "T W K"] | None:
-    """Standard normal numbers for the core's internal noise; None without a key or for a core that draws none."""
+    """Draw the core's internal noise; None without a key or for a core that draws none."""
     if key is None or core.noise_dim == 0:
         return None
     return jax.random.normal(key, (num_steps, num_windows, core.noise_dim), dtype)
 
 
 def predict(core: Core, process_variance: Float[Array, " M"], belief: Belief, *, transport: bool) -> Belief:
-    """The predict step (Eqs. kf_predict_mean and kf_predict_cov).
+    """Predict the next belief (Eqs. kf_predict_mean and kf_predict_cov).
 
         z_{t|t-1} = F(z_{t-1|t-1}),    Sigma_{t|t-1} = J Sigma_{t-1|t-1} J' + Gamma
 
@@ -101,7 +113,8 @@ def predict(core: Core, process_variance: Float[Array, " M"], belief: Belief, *,
         mean, covariance = core.predict_moments(*belief)
     else:
         mean, covariance = core.predict_mean(belief.mean), belief.covariance
-    # Rounding leaves an antisymmetric part, which no update corrects and an expanding core amplifies.
+    # Rounding leaves an antisymmetric part, which no update corrects and an expanding core amplifies: without this
+    # line, a rotation that expands by 2 % per step broke after 395 steps in float32 and 897 in float64.
     return Belief(mean, 0.5 * (covariance + covariance.mT) + Gamma)
 
 
@@ -114,16 +127,30 @@ def step(
     mask: Bool[Array, "W N"],
     noise: Float[Array, "W K"] | None = None,
 ) -> Step:
-    """One step from t-1 to t for a batch of windows."""
+    """Predict, score and (unless switched off) assimilate one observation per window."""
     core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
     predicted = predict(core, dynamics.process_variance, belief, transport=recursion.transport)
     innovation = innovate(predicted, x, mask, observation, dynamics.observation_variance)
     filtered = assimilate(predicted, innovation) if recursion.assimilate else predicted
-    return Step(predicted, innovation, filtered, fault_code(predicted, innovation))
+    return Step(predicted, innovation, filtered, _fault_code(predicted, innovation))
+
+
+def _fault_code(predicted: Belief, innovation: Innovation) -> Int[Array, " W"]:
+    """Find the first non-finite quantity of a step: its index in `QUANTITIES`, 0 if all is finite."""
+    finite = [
+        jnp.isfinite(jnp.sum(predicted.mean, axis=1)),
+        jnp.isfinite(jnp.sum(jnp.diagonal(predicted.covariance, axis1=1, axis2=2), axis=1)),
+        jnp.isfinite(jnp.sum(innovation.inverse_factor, axis=(1, 2))),
+        jnp.isfinite(innovation.nll),
+    ]
+    code = jnp.zeros(finite[0].shape, jnp.int32)
+    for index in range(len(finite), 0, -1):
+        code = jnp.where(finite[index - 1], code, index)
+    return code
 
 
 def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Terms:
-    """The recursion over whole windows; plain automatic differentiation goes through it."""
+    """Run the recursion over whole windows, open to automatic differentiation."""
 
     def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
@@ -132,3 +159,46 @@ def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observati
     xs = (observations.x, observations.mask, observations.noise)
     final, (nll, faults) = jax.lax.scan(body, dynamics.initial, xs)
     return Terms(nll, faults, final)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether a computation stayed finite and, if not, the place and quantity of its first fault.
+
+    Attributes:
+        step: Number of the first bad step, counted from 1, or None.
+        window: Index of the window it happened in.
+        quantity: The first of `QUANTITIES` that was non-finite.
+    """
+
+    step: int | None = None
+    window: int | None = None
+    quantity: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.step is None
+
+    def __str__(self) -> str:
+        if self.ok:
+            return "all values are finite"
+        place = "" if self.step == 0 else f" at step {self.step} of window {self.window}"
+        return f"the {self.quantity} became non-finite{place}: {_ADVICE[self.quantity]}"
+
+
+def locate_fault(faults: Int[Array, "T W"]) -> Int[Array, " 3"]:
+    """Find (step, window, code) of the earliest fault; zeros if there is none. For use inside jit.
+
+    >>> locate_fault(jnp.array([[0, 0], [0, 2]], jnp.int32)).tolist()
+    [2, 1, 2]
+    """
+    position = jnp.argmax(faults.ravel() > 0).astype(jnp.int32)
+    code = faults.ravel()[position]
+    place = jnp.stack([position // faults.shape[1] + 1, position % faults.shape[1], code]).astype(jnp.int32)
+    return jnp.where(code > 0, place, 0)
+
+
+def outcome_of(located: Int[Array, " 3"]) -> Outcome:
+    """Convert the result of `locate_fault` into an `Outcome`."""
+    step, window, code = (int(n) for n in located)
+    return Outcome(step, window, QUANTITIES[code]) if code else Outcome()

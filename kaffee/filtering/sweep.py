@@ -14,8 +14,7 @@ from kaffee.data.windows import padded
 from kaffee.filtering.gated import Gate, Row, Track, advance, before_the_first_row, choose, open_gate
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import dynamics_of, initial_belief
-from kaffee.filtering.outcome import Outcome, locate_fault, outcome_of
-from kaffee.filtering.recursion import Recursion, core_noise, observations_of, step
+from kaffee.filtering.recursion import Outcome, Recursion, core_noise, locate_fault, observations_of, outcome_of, step
 from kaffee.model.statespace import StateSpaceModel
 
 
@@ -29,7 +28,7 @@ class Filtered(NamedTuple):
         innovations: x - B z_{t|t-1}, 0 where missing.
         nis: v' Omega^-1 v, which has as many degrees of freedom as entries were observed.
         nll: -log p(x_t | x_{<t}) of the observed entries.
-        faults: Codes of `kaffee.filtering.outcome`.
+        faults: Indices in `recursion.QUANTITIES`.
         final: The last belief, to go on from.
     """
 

@@ -14,7 +14,7 @@ from kaffee.data.readers.text import parse_number
 from kaffee.data.timeaxis import is_time_name, shown
 from kaffee.data.validation import quoted
 from kaffee.errors import DataError
-from kaffee.filtering.outcome import QUANTITIES
+from kaffee.filtering.recursion import QUANTITIES
 from kaffee.inference.matching import STEP_TOLERANCE
 from kaffee.inference.results import Estimate
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 
 from kaffee.data.scaler import Scaler
 from kaffee.filtering.gated import Row
-from kaffee.filtering.outcome import QUANTITIES
+from kaffee.filtering.recursion import QUANTITIES
 
 
 class Estimate:
@@ -94,7 +94,7 @@ class Estimate:
 
     @property
     def faults(self) -> Int[np.ndarray, "..."]:
-        """What was not finite before a restart, as an index in `kaffee.filtering.outcome.QUANTITIES`; 0 if all was."""
+        """What was not finite before a restart, as an index in `recursion.QUANTITIES`; 0 if all was."""
         return np.asarray(self._row.fault, np.int32)
 
     @property

@@ -22,7 +22,7 @@ class Trace(eqx.Module):
         previous: The belief at t-1 from which step t predicts, z_{t-1|t-1} and Sigma_{t-1|t-1} in a filter.
         jacobian: J_t, taken at the mean of `previous`.
         predicted, innovation, filtered: As in `kaffee.filtering.recursion.Step`.
-        faults: Codes of `kaffee.filtering.outcome`.
+        faults: Indices in `kaffee.filtering.recursion.QUANTITIES`.
     """
 
     recursion: Recursion

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
-from kaffee.filtering.outcome import Outcome, outcome_of
+from kaffee.filtering.recursion import Outcome, outcome_of
 from kaffee.model.statespace import StateSpaceModel, trainable
 from kaffee.training.guard import Guard, checked
 from kaffee.training.optimiser import Optimiser

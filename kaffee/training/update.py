@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from kaffee.data.windows import WindowBatch
 from kaffee.filtering.likelihood import Score
-from kaffee.filtering.outcome import QUANTITIES, locate_fault
+from kaffee.filtering.recursion import QUANTITIES, locate_fault
 from kaffee.model.statespace import StateSpaceModel, trainable
 from kaffee.training.optimiser import Optimiser
 

@@ -9,7 +9,7 @@ import pytest
 
 from kaffee import __version__
 from kaffee.cli import main
-from kaffee.filtering import selftest
+from kaffee.filtering import likelihood
 
 IMPORTS = """
 import sys
@@ -89,8 +89,8 @@ def test_an_unknown_command_or_option_is_a_usage_error(kaffee):
 
 @pytest.fixture
 def quick_doctor(monkeypatch):
-    monkeypatch.setattr(selftest, "update_seconds", lambda: 0.012)
-    monkeypatch.setattr(selftest, "gradient_error", lambda: 1e-13)
+    monkeypatch.setattr(likelihood, "_gradient_seconds", lambda: 0.012)
+    monkeypatch.setattr(likelihood, "_gradient_error", lambda: 1e-13)
 
 
 def test_the_doctor_finds_a_healthy_installation(kaffee, quick_doctor):
@@ -107,7 +107,7 @@ def test_the_doctor_speaks_json(kaffee, quick_doctor):
 
 
 def test_the_doctor_reports_a_wrong_gradient(kaffee, quick_doctor, monkeypatch):
-    monkeypatch.setattr(selftest, "gradient_error", lambda: 0.1)
+    monkeypatch.setattr(likelihood, "_gradient_error", lambda: 0.1)
     result = kaffee("doctor")
     assert result.exit_code == 1
     assert "Problems: the hand-derived gradient differs" in result.stdout

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis.extra.numpy import arrays
 from models import LATENT, MAPS, OBSERVED, PROPERTY, WINDOWS, gaussian_nll, make_belief, make_map, matrix_of
 
-from kaffee.filtering.gaussian import RELATIVE_JITTER, Belief, assimilate, gain, innovate, relative_jitter
+from kaffee.filtering.gaussian import _RELATIVE_JITTER, Belief, assimilate, gain, innovate, relative_jitter
 from kaffee.model.observation import LinearObservation
 
 MASK = np.array([[True, True], [False, True], [False, False]])
@@ -103,4 +103,4 @@ def test_singular_innovation_is_saved_by_the_jitter():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_jitter_is_far_above_rounding_and_far_below_data(dtype):
     assert 10 * np.finfo(dtype).eps < relative_jitter(dtype) <= 1e-5
-    assert set(RELATIVE_JITTER) == {"float32", "float64", "bfloat16", "float16"}
+    assert set(_RELATIVE_JITTER) == {"float32", "float64", "bfloat16", "float16"}

@@ -25,8 +25,17 @@ from models import (
 
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import dynamics_of
-from kaffee.filtering.outcome import ADVICE, QUANTITIES, Outcome, locate_fault, outcome_of
-from kaffee.filtering.recursion import Dynamics, Observations, Recursion, observations_of
+from kaffee.filtering.recursion import (
+    _ADVICE,
+    QUANTITIES,
+    Dynamics,
+    Observations,
+    Outcome,
+    Recursion,
+    locate_fault,
+    observations_of,
+    outcome_of,
+)
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation, Projection
 from kaffee.model.shell import Shell
@@ -226,7 +235,7 @@ def test_faults_name_quantity_step_and_window(change, recursion, step_number, wi
     outcome = faulty(change, recursion)
     assert outcome == Outcome(step_number, window, quantity)
     assert str(outcome) == (
-        f"the {quantity} became non-finite at step {step_number} of window {window}: {ADVICE[quantity]}"
+        f"the {quantity} became non-finite at step {step_number} of window {window}: {_ADVICE[quantity]}"
     )
 
 
@@ -234,7 +243,7 @@ def test_no_fault_is_a_sentence_too():
     outcome = faulty(lambda dynamics, x: (dynamics, x), FILTER)
     assert outcome.ok
     assert str(outcome) == "all values are finite"
-    assert set(ADVICE) == set(QUANTITIES) - {""}
+    assert set(_ADVICE) == set(QUANTITIES) - {""}
 
 
 def test_earliest_step_wins_over_earlier_window(x64):

@@ -11,7 +11,7 @@ from kaffee.checkpoint.reconstruction import load_state, save_state
 from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import Score
-from kaffee.filtering.outcome import QUANTITIES
+from kaffee.filtering.recursion import QUANTITIES
 from kaffee.training.loop import Schedule, Watcher, train
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.update import initial_state

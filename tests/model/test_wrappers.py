@@ -1,5 +1,6 @@
-"""A confined core: unchanged inside its box, the clipped map outside, never diverging, saved like any other."""
+"""Wrapped cores: a box leaves its inside unchanged and never diverges; functions become cores or are refused."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +11,13 @@ from small import small_model, standard_series
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.scaler import Scaler
 from kaffee.data.windows import training_windows
+from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import KAFFEE
 from kaffee.filtering.rollout import free_run
 from kaffee.filtering.sweep import run_filter
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
-from kaffee.model.wrappers import Confined
+from kaffee.model.wrappers import Confined, Custom, as_core
 from kaffee.training.guard import confined, state_range
 
 BOX = (-0.8 * np.ones(LATENT), 0.6 * np.ones(LATENT))
@@ -111,3 +113,41 @@ def test_a_confined_model_survives_its_checkpoint(tmp_path):
     back = load(tmp_path).model
     assert isinstance(back.core, Confined)
     np.testing.assert_array_equal(flat(back), flat(model))
+
+
+def test_custom_brings_its_own_jacobian(x64):
+    class Own(eqx.Module):
+        def __call__(self, z):
+            return z**2
+
+        def jacobian(self, z):
+            return jnp.full((2, 2), 7.0)
+
+    assert Custom(Own(), 2).jacobian(jnp.ones(2)).tolist() == [[7.0, 7.0], [7.0, 7.0]]
+    assert as_core(lambda z: z**2, 2).jacobian(jnp.ones(2)).tolist() == [[2.0, 0.0], [0.0, 2.0]]
+
+
+def test_as_core_passes_cores_through(x64):
+    core = Linear(jnp.eye(2), jnp.zeros(2))
+    assert as_core(core, 2) is core
+
+
+def test_as_core_accepts_float64_weights_in_float64_mode(x64):
+    weights = jnp.eye(3)
+    assert as_core(lambda z: weights @ z, 3).latent_dim == 3
+
+
+def test_as_core_refuses_what_is_no_map():
+    with pytest.raises(ConfigError, match="must be callable"):
+        as_core(3.0, 2)
+    with pytest.raises(ConfigError, match=r"shape \(2,\) to \(1,\); it must return the same shape"):
+        as_core(lambda z: z[:1], 2)
+    with pytest.raises(ConfigError, match="to None"):
+        as_core(lambda z: (z, z), 2)
+
+
+def test_custom_cannot_be_rebuilt():
+    with pytest.raises(NotImplementedError, match="Custom cannot be rebuilt"):
+        as_core(lambda z: z, 2).hyperparameters()
+    with pytest.raises(NotImplementedError, match="Custom cannot be rebuilt"):
+        Custom.skeleton(latent_dim=2)

@@ -1,6 +1,5 @@
-"""Linear, polynomial, multilayer and user-defined cores."""
+"""Affine, polynomial and multilayer-perceptron cores: their equations, scales and refusals."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +8,6 @@ from models import finite_jacobian
 
 from kaffee.errors import ConfigError
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP
-from kaffee.model.wrappers import Custom, as_core
 
 
 def test_linear(x64):
@@ -81,41 +79,3 @@ def test_mlp_initial_scales():
 def test_mlp_sizes(sizes):
     with pytest.raises(ConfigError, match="at least 1"):
         ResidualMLP.create(2, key=jax.random.key(0), **sizes)
-
-
-def test_custom_brings_its_own_jacobian(x64):
-    class Own(eqx.Module):
-        def __call__(self, z):
-            return z**2
-
-        def jacobian(self, z):
-            return jnp.full((2, 2), 7.0)
-
-    assert Custom(Own(), 2).jacobian(jnp.ones(2)).tolist() == [[7.0, 7.0], [7.0, 7.0]]
-    assert as_core(lambda z: z**2, 2).jacobian(jnp.ones(2)).tolist() == [[2.0, 0.0], [0.0, 2.0]]
-
-
-def test_as_core_passes_cores_through(x64):
-    core = Linear(jnp.eye(2), jnp.zeros(2))
-    assert as_core(core, 2) is core
-
-
-def test_as_core_accepts_float64_weights_in_float64_mode(x64):
-    weights = jnp.eye(3)
-    assert as_core(lambda z: weights @ z, 3).latent_dim == 3
-
-
-def test_as_core_refuses_what_is_no_map():
-    with pytest.raises(ConfigError, match="must be callable"):
-        as_core(3.0, 2)
-    with pytest.raises(ConfigError, match=r"shape \(2,\) to \(1,\); it must return the same shape"):
-        as_core(lambda z: z[:1], 2)
-    with pytest.raises(ConfigError, match="to None"):
-        as_core(lambda z: (z, z), 2)
-
-
-def test_custom_cannot_be_rebuilt():
-    with pytest.raises(NotImplementedError, match="Custom cannot be rebuilt"):
-        as_core(lambda z: z, 2).hyperparameters()
-    with pytest.raises(NotImplementedError, match="Custom cannot be rebuilt"):
-        Custom.skeleton(latent_dim=2)

@@ -1,4 +1,7 @@
-"""Window objectives: normalisation, burn-in, anchoring, gradients through the whole model, segments."""
+"""Window objectives: normalisation, burn-in, anchoring, gradients, segments; the methods of Table 1; the self-test."""
+
+import dataclasses
+import json
 
 import equinox as eqx
 import jax
@@ -21,7 +24,8 @@ from models import (
 )
 
 from kaffee.errors import ConfigError
-from kaffee.filtering.likelihood import initial_belief, window_nll
+from kaffee.filtering import likelihood
+from kaffee.filtering.likelihood import METHODS, get_method, initial_belief, window_nll
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation
@@ -227,3 +231,55 @@ def test_the_adjoint_leaves_the_observation_map_alone(x64):
 
     assert jnp.all(gradient("adjoint").observation.B == 0)
     assert jnp.any(gradient("autodiff").observation.B != 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "objective", "transport", "train_core"),
+    [
+        ("kaffee", "filtered", True, True),
+        ("blind", "filtered", False, True),
+        ("core_collapse", "open_loop", True, True),
+        ("noise_masking", "open_loop", False, True),
+        ("frozen_core", "filtered", True, False),
+    ],
+)
+def test_table_of_the_paper(name, objective, transport, train_core):
+    method = get_method(name)
+    assert dataclasses.astuple(method) == (objective, transport, train_core)
+    assert method.recursion == Recursion(assimilate=objective == "filtered", transport=transport)
+    assert method.filter == Recursion(assimilate=True, transport=transport)
+    assert method.trainable_parts == (("core", "shell") if train_core else ("shell",))
+
+
+def test_the_table_has_no_other_rows():
+    assert len(METHODS) == 5
+    assert len(set(METHODS.values())) == 5
+
+
+def test_names_are_forgiving_and_errors_helpful():
+    assert get_method("Core-Collapse") is METHODS["core_collapse"]
+    with pytest.raises(ConfigError, match=r"Unknown method 'kafee'. Did you mean 'kaffee'"):
+        get_method("kafee")
+    with pytest.raises(ConfigError, match="Allowed: kaffee, blind"):
+        get_method("xyz")
+
+
+def test_the_gradient_is_exact_here():
+    assert 0.0 <= likelihood._gradient_error() < likelihood.GRADIENT_TOLERANCE
+
+
+def test_facts_are_json_and_problems_are_told(monkeypatch):
+    monkeypatch.setattr(likelihood, "_gradient_seconds", lambda: 0.01)
+    monkeypatch.setattr(likelihood, "_gradient_error", lambda: 1e-12)
+    facts, problems = likelihood.examine_installation()
+    assert problems == []
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["gradient error (float64)"] == 1e-12
+    assert "cpu" in facts["devices"].lower()
+
+
+def test_a_wrong_gradient_is_a_problem_also_if_it_is_nan(monkeypatch):
+    monkeypatch.setattr(likelihood, "_gradient_seconds", lambda: 0.01)
+    for error in (1e-3, float("nan")):
+        monkeypatch.setattr(likelihood, "_gradient_error", lambda error=error: error)
+        assert "hand-derived gradient differs" in likelihood.examine_installation()[1][0]
