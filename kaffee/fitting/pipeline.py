@@ -20,7 +20,7 @@ from kaffee.fitting.initial_core import starting_point
 from kaffee.fitting.settings import FitSettings
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import versions
-from kaffee.training.adaptation import adapt, guard_of
+from kaffee.training.adaptation import adapt, build_guard
 from kaffee.training.loop import Trained, Watcher
 from kaffee.training.pretraining import initialise_shell, pretrain
 from kaffee.training.update import TrainState, initial_state
@@ -210,7 +210,7 @@ def fit(
             method.trainable_parts,
             ada.optimiser,
             ada.schedule.num_updates,
-            guarded=guard_of(standard, method, ada) is not None,
+            guarded=build_guard(standard, method, ada) is not None,
         ),
         lambda **kwargs: adapt(
             start,

@@ -22,8 +22,7 @@ from kaffee.fitting.pipeline import Stage
 from kaffee.fitting.settings import FitSettings
 from kaffee.records import machine, read_json, read_record, versions, write_json
 from kaffee.systems.catalogue import get_system, system_names
-from kaffee.systems.simulation import simulate
-from kaffee.systems.truth import Truth
+from kaffee.systems.simulation import Truth, simulate
 from kaffee.training.update import TrainState
 
 FORMAT = "kaffee-run"

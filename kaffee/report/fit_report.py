@@ -26,7 +26,7 @@ from kaffee.inference.matching import model_columns
 from kaffee.report.page import Report, Section
 from kaffee.report.sections import cards, sections
 from kaffee.report.stills import attractors, loss_curves, withheld_coordinate
-from kaffee.systems.truth import Truth
+from kaffee.systems.simulation import Truth
 from kaffee.tables import Table
 
 

@@ -1,4 +1,4 @@
-"""The systems of the paper by name: parameters, steps, burn-ins and starting points as data."""
+"""The systems of the paper by name: parameters, steps, burn-ins, starting points, measured Lyapunov exponents."""
 
 import json
 import math
@@ -19,15 +19,14 @@ class _Entry:
     parameters: dict[str, float]
     dt: float
     burn_in: int
-    initial_state: tuple[float, ...] | None  # None: depends on the parameters
+    initial_state: tuple[float, ...] | None  # None: `_lorenz96_start`
     lambda_1: float | None = None
     reference_scale: tuple[float, ...] | None = None
 
 
-# Parameters, steps, burn-ins and exponents: the paper's table of benchmark systems; Lorenz-96: appendix C.3;
-# Van der Pol: the non-chaotic controls. The paper gives no initial states: these lie on or near the
-# attractors, which matters for Rabinovich-Fabrikant (diverges from small ones) and Nose-Hoover (conservative:
-# every start has its own orbit).
+# Parameters, steps, burn-ins, exponents: the paper's table of benchmark systems; Lorenz-96: appendix C.3; Van der Pol:
+# the non-chaotic controls. The paper gives no initial states: these lie on or near the attractors, which matters for
+# Rabinovich-Fabrikant (diverges from small ones) and Nose-Hoover (conservative: every start has its own orbit).
 _ENTRIES: dict[str, _Entry] = {
     "lorenz96": _Entry("Lorenz-96", flows.lorenz96, {"N": 20, "F": 8.0}, 0.04, 2500, None),
     "lorenz63": _Entry(
@@ -49,13 +48,7 @@ _ENTRIES: dict[str, _Entry] = {
         0.088,
     ),
     "burke_shaw": _Entry(
-        "Burke-Shaw",
-        flows.burke_shaw,
-        {"s": 10.0, "v": 4.272},
-        0.005,
-        1000,
-        (-0.7915, 0.6524, 0.2252),
-        0.678,
+        "Burke-Shaw", flows.burke_shaw, {"s": 10.0, "v": 4.272}, 0.005, 1000, (-0.7915, 0.6524, 0.2252), 0.678
     ),
     "chen": _Entry("Chen", flows.chen, {"a": 35.0, "b": 3.0, "c": 28.0}, 0.005, 2000, (3.269, 5.299, 19.435), 2.042),
     "chua": _Entry(
@@ -86,24 +79,12 @@ _ENTRIES: dict[str, _Entry] = {
         0.108,
     ),
     "hadley": _Entry(
-        "Hadley",
-        flows.hadley,
-        {"a": 0.2, "b": 4.0, "f": 8.0, "g": 1.0},
-        0.02,
-        500,
-        (1.3664, 0.9309, 0.6428),
-        2e-4,
+        "Hadley", flows.hadley, {"a": 0.2, "b": 4.0, "f": 8.0, "g": 1.0}, 0.02, 500, (1.3664, 0.9309, 0.6428), 2e-4
     ),
     "halvorsen": _Entry("Halvorsen", flows.halvorsen, {"a": 1.89}, 0.01, 1000, (-8.681, -2.474, 0.0708), 0.005),
     "nose_hoover": _Entry("Nose-Hoover", flows.nose_hoover, {"a": 1.5}, 0.02, 500, (-1.9759, 0.2465, 0.7902), 0.005),
     "qi_chen": _Entry(
-        "Qi-Chen",
-        flows.qi_chen,
-        {"a": 38.0, "b": 8 / 3, "c": 80.0},
-        0.005,
-        2000,
-        (17.421, 5.546, 78.891),
-        3.677,
+        "Qi-Chen", flows.qi_chen, {"a": 38.0, "b": 8 / 3, "c": 80.0}, 0.005, 2000, (17.421, 5.546, 78.891), 3.677
     ),
     "rabinovich_fabrikant": _Entry(
         "Rabinovich-Fabrikant",
@@ -131,7 +112,7 @@ _ENTRIES: dict[str, _Entry] = {
 
 
 def system_names() -> tuple[str, ...]:
-    """The names that `get_system` knows.
+    """List the names that `get_system` knows.
 
     >>> system_names()[:3]
     ('lorenz96', 'lorenz63', 'aizawa')
@@ -147,7 +128,7 @@ def get_system(
     initial_state: Sequence[float] | None = None,
     **parameters: float,
 ) -> System:
-    """A system of the paper with its parameters, step, burn-in and starting point, any of them replaced.
+    """Build a system of the paper, with any of its parameters, step, burn-in and starting point replaced.
 
     >>> get_system("Lorenz-63", rho=35.0).parameters["rho"]
     35.0
@@ -158,11 +139,8 @@ def get_system(
         name: One of `system_names()`; case, spaces, hyphens and underscores do not matter.
         dt: The step, in units of time.
         burn_in: Steps to discard before a trajectory is recorded.
-        initial_state: Where simulations start, before the burn-in.
+        initial_state: State at the start of the burn-in.
         **parameters: Values for the parameters of the vector field. Lorenz-96 also takes its size `N`.
-
-    Raises:
-        ConfigError: For an unknown system or parameter, or a value that does not fit.
     """
     name = _canonical(name)
     entry = _ENTRIES[name]
@@ -185,7 +163,7 @@ def get_system(
 
 
 def _canonical(name: str) -> str:
-    """The catalogue's spelling of a name: 'Lorenz-96', 'lorenz_96' and 'LORENZ 96' are 'lorenz96'."""
+    """Find the catalogue's spelling of a name: 'Lorenz-96', 'lorenz_96' and 'LORENZ 96' are 'lorenz96'."""
 
     def letters(text: str) -> str:
         return "".join(filter(str.isalnum, text.lower()))
@@ -197,7 +175,7 @@ def _canonical(name: str) -> str:
 
 
 def _number(name: str, entry: _Entry, key: str, value: Any) -> float:
-    """A checked parameter value."""
+    """Convert and check the value of a parameter."""
     if key not in entry.parameters:
         allowed = [*entry.parameters, "dt", "burn_in", "initial_state"]
         raise ConfigError(unknown(f"parameter of {name}", key, allowed, see="kaffee systems"))
@@ -213,16 +191,13 @@ def _number(name: str, entry: _Entry, key: str, value: Any) -> float:
 
 
 def _lorenz96_start(N: int, F: float) -> tuple[float, ...]:
-    """The unstable rest state z_i = F, pushed off it by a ripple without any symmetry of the ring."""
+    """Perturb the unstable rest state z_i = F by a ripple without any symmetry of the ring."""
     return tuple(F + 0.01 * math.cos(i) for i in range(N))
 
 
-# Measured Lyapunov exponents of the catalogue; made by `kaffee systems --measure --json`.
-
-
 def measure_system(system: System, num_steps: int) -> dict[str, Any]:
-    """The Lyapunov spectrum of a system's flow along its own attractor; JSON values."""
-    # Imported here: names of systems are listed without loading JAX programs.
+    """Measure the Lyapunov spectrum of a system's flow along its own attractor; JSON values."""
+    # Imported here, because listing the names of systems should not load the code for spectra.
     from kaffee.metrics.lyapunov import lyapunov_spectrum
 
     spectrum = lyapunov_spectrum(system, num_steps=num_steps)
@@ -237,7 +212,7 @@ def measure_system(system: System, num_steps: int) -> dict[str, Any]:
 
 
 def stored_measurements() -> dict[str, dict[str, Any]]:
-    """The stored measurements by system name.
+    """Load the measurements of `kaffee systems --measure --json`, by system name.
 
     >>> round(stored_measurements()["lorenz63"]["exponents"][0], 1)
     0.9

@@ -1,4 +1,4 @@
-"""Trajectories with process and observation noise, as the paper makes its data sets (appendix C.3)."""
+"""Trajectories with process and observation noise, as in the paper's data sets (appendix C.3)."""
 
 import math
 from collections.abc import Sequence
@@ -11,28 +11,28 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from kaffee.data.validation import check_count
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.systems.system import System, as_state
 
-REFERENCE_STEPS = 100_000
-"""Length of the clean run that fixes the unit of the process noise."""
+_REFERENCE_STEPS = 100_000  # length of the clean run that fixes the unit of the process noise
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """A simulated trajectory with all that is needed to make it again.
+    """A simulated trajectory and all settings that reproduce it.
 
     Attributes:
         states: Latent states z, one row per step of `dt`: process noise included, observation noise not.
-        observations: What is seen of them, x.
+        observations: The observed coordinates x, with observation noise.
         system: The system that was simulated.
         seed: Seed of all noise.
         process_noise: sigma_proc.
         observation_noise: sigma_obs.
-        burn_in: Steps that were discarded before the first row.
+        burn_in: Steps discarded before the first row.
         initial_state: The state before the burn-in.
         observed: Indices of the observed coordinates, the columns of `observations`.
-        reference_scale: s_ref, the unit of the process noise; None if there was none.
+        reference_scale: s_ref, the unit of the process noise; None without process noise.
         observation_scale: s_train, the unit of the observation noise, for all coordinates of the state.
     """
 
@@ -50,13 +50,30 @@ class Simulation:
 
     @property
     def dt(self) -> float:
-        """Time between two rows."""
+        """Time step between rows."""
         return self.system.dt
 
     @property
     def times(self) -> Float[np.ndarray, " T"]:
-        """The time of each row; the first is 0."""
+        """Times of the rows, from 0."""
         return self.dt * np.arange(len(self.states))
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The true states of a simulated system behind a fit.
+
+    Attributes:
+        states: Clean states of a long run, the reference for free runs.
+        again: The run's continuation, which shows the distance of a perfect model at this length.
+        test_states: The states behind the held-out observations.
+        lambda_1: Leading Lyapunov exponent per unit time, if known.
+    """
+
+    states: Float[np.ndarray, "T N"]
+    again: Float[np.ndarray, "T N"]
+    test_states: Float[np.ndarray, "T N"]
+    lambda_1: float | None = None
 
 
 def simulate(
@@ -76,11 +93,11 @@ def simulate(
         z_{t+1} = RK4(z_t) + sigma_proc sqrt(dt) diag(s_ref) eps_t,    eps_t ~ N(0, I)
         x_t     = z_t + sigma_obs diag(s_train) eta_t,                 eta_t ~ N(0, I)
 
-    s_ref is the standard deviation of a clean run of 100,000 steps, s_train that of the simulated states,
-    before observation noise. The burn-in has process noise too. Everything is computed in float64, whatever
-    JAX is set to. The noise comes from NumPy's generator, so that it depends on the seed alone and not on JAX
-    settings; the process noise is the same with and without observation noise. For a training and a test
-    series from one trajectory, simulate both at once with `num_train_steps` and split the rows.
+    s_ref is the standard deviation of a clean run of 100,000 steps, s_train that of the simulated states without
+    observation noise. The burn-in has process noise too. Everything is float64 with NumPy's random numbers, whatever
+    JAX is set to, so that a seed means the same data everywhere; the process noise is the same with and without
+    observation noise. For a training and a test series from one trajectory, simulate both at once with
+    `num_train_steps` and split the rows.
 
     >>> from kaffee.systems import get_system
     >>> simulation = simulate(get_system("lorenz63"), 1000, process_noise=0.1, observation_noise=0.1)
@@ -99,17 +116,12 @@ def simulate(
         initial_state: The state before the burn-in; None: the system's.
         observed: Indices of the coordinates to observe; None: all.
         num_train_steps: Take s_train from this many first rows; None: from all.
-
-    Raises:
-        ConfigError: For a value that does not fit.
-        KaffeeError: If the trajectory leaves the finite numbers.
     """
-    burn_in = system.burn_in if burn_in is None else burn_in
-    num_train_steps = num_steps if num_train_steps is None else num_train_steps
-    _check_count("seed", seed, 0)
-    _check_count("num_steps", num_steps, 1)
-    _check_count("burn_in", burn_in, 0)
-    _check_count("num_train_steps", num_train_steps, 1, num_steps)
+    seed, num_steps = check_count("seed", seed, 0), check_count("num_steps", num_steps, 1)
+    burn_in = check_count("burn_in", system.burn_in if burn_in is None else burn_in, 0)
+    num_train_steps = check_count("num_train_steps", num_steps if num_train_steps is None else num_train_steps, 1)
+    if num_train_steps > num_steps:
+        raise ConfigError(f"Got num_train_steps = {num_train_steps}. Give an integer from 1 to {num_steps}.")
     _check_noise("process_noise", process_noise)
     _check_noise("observation_noise", observation_noise)
     start = system.initial_state if initial_state is None else initial_state
@@ -134,7 +146,7 @@ def simulate(
                 f"A coordinate of '{system.name}' does not vary (standard deviations {train_scale}), so "
                 "observation noise relative to it is not defined. Simulate more steps, or start elsewhere."
             )
-        # drawn for all coordinates: what is seen of one does not depend on which others are seen
+        # Drawn for all coordinates, so that the noise of one does not depend on which others are observed.
         noise = observation_rng.standard_normal(states.shape)
         observations = states + observation_noise * train_scale * noise
     return Simulation(
@@ -155,7 +167,7 @@ def simulate(
 def _integrate(
     system: System, start: tuple[float, ...], length: int, noise: Float[np.ndarray, "T-1 M"] | None
 ) -> Float[np.ndarray, "T M"]:
-    """`length` states, `start` being the first."""
+    """Integrate from `start` to `length` states, including it."""
     with jax.enable_x64(True):
         kicks = None if noise is None else jnp.asarray(noise)
         return np.asarray(_scan(system, jnp.asarray(start, jnp.float64), kicks, length))
@@ -165,7 +177,7 @@ def _integrate(
 def _scan(
     system: System, start: Float[Array, " M"], kicks: Float[Array, "T-1 M"] | None, length: int
 ) -> Float[Array, "T M"]:
-    # The system is an argument and not a closure: equal systems share one compiled program per length.
+    # The system is an argument and not a closure, so that equal systems share one compiled program per length.
     def step(z: Float[Array, " M"], kick: Float[Array, " M"] | None) -> tuple[Float[Array, " M"], Float[Array, " M"]]:
         z = system.flow(z) if kick is None else system.flow(z) + kick
         return z, z
@@ -175,15 +187,15 @@ def _scan(
 
 
 def _reference_scale(system: System) -> Float[np.ndarray, " M"]:
-    """s_ref: given by the system, or the standard deviation of a long clean run."""
+    """Return s_ref: given by the system, or the standard deviation of a long clean run."""
     if system.reference_scale is not None:
         return np.array(system.reference_scale)
-    states = _integrate(system, system.initial_state, system.burn_in + REFERENCE_STEPS, None)
+    states = _integrate(system, system.initial_state, system.burn_in + _REFERENCE_STEPS, None)
     _check_finite(system, states, system.burn_in, 0.0)
     states = states[system.burn_in :]
     scale = states.std(axis=0)
     # A run that has come to rest still varies by rounding, and by what is left of its transient.
-    if (states[-REFERENCE_STEPS // 10 :].std(axis=0) <= 1e-6 * scale).any() or not scale.all():
+    if (states[-_REFERENCE_STEPS // 10 :].std(axis=0) <= 1e-6 * scale).any() or not scale.all():
         raise KaffeeError(
             f"Without noise '{system.name}' comes to rest, so its long clean run has no scale for the "
             "process noise. Give the system a `reference_scale`, one number per coordinate."
@@ -202,12 +214,6 @@ def _check_finite(system: System, states: Float[np.ndarray, "T M"], burn_in: int
         f"The simulation of '{system.name}' diverged at step {step} of {len(states) - 1} (in the {phase}). "
         f"Try a smaller dt (now {system.dt:g}){noise} or another initial state."
     )
-
-
-def _check_count(what: str, value: int, low: int, high: int | None = None) -> None:
-    if not isinstance(value, int | np.integer) or value < low or (high is not None and value > high):
-        bounds = f">= {low}" if high is None else f"from {low} to {high}"
-        raise ConfigError(f"Got {what} = {value!r}. It counts steps: give an integer {bounds}.")
 
 
 def _check_noise(what: str, value: float) -> None:

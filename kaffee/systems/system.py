@@ -1,4 +1,4 @@
-"""A dynamical system: a vector field, and the discrete flow that one Runge-Kutta step makes of it."""
+"""Dynamical systems: a vector field and its discrete flow by one Runge-Kutta step."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +15,9 @@ VectorField = Callable[..., Float[Array, " M"]]
 
 
 def rk4_step(f: VectorField, z: Float[Array, " M"], dt: float) -> Float[Array, " M"]:
-    """One step of the classical fourth-order Runge-Kutta scheme for dz/dt = f(z).
+    """Take one step of the classical fourth-order Runge-Kutta scheme for dz/dt = f(z).
 
-        z' = z + dt/6 (k1 + 2 k2 + 2 k3 + k4)
-
-    Args:
-        f: The autonomous vector field.
-        z: The state.
-        dt: The step, in units of time.
+    z' = z + dt/6 (k1 + 2 k2 + 2 k3 + k4)
     """
     k1 = f(z)
     k2 = f(z + (dt / 2) * k1)
@@ -35,11 +30,9 @@ def rk4_step(f: VectorField, z: Float[Array, " M"], dt: float) -> Float[Array, "
 class System(eqx.Module):
     """A ground-truth system dz/dt = f(z), sampled with one RK4 step per sample (appendix C.3).
 
-    It looks like a core: `system(z)` is the next state and `system.jacobian(z)` the derivative of that map,
-    so everything that works on a trained core (spectra, rollouts, diagnostics) also works on the truth.
-    All methods can be used inside `jit` and `vmap` and keep the dtype of `z`.
-
-    Any function of the state becomes a system in one line:
+    `system(z)` is the next state and `system.jacobian(z)` its derivative, as for a core: what works on a trained core
+    (spectra, rollouts, diagnostics) also works on the truth. Methods work inside `jit` and `vmap` and keep the dtype
+    of `z`. Any function of the state becomes a system in one line:
 
     >>> import jax.numpy as jnp
     >>> def rotor(z):
@@ -54,14 +47,14 @@ class System(eqx.Module):
         function: `f(z, **parameters)`, the vector field.
         parameter_values: Its keyword arguments; see `parameters`.
         parameter_names: The names of these arguments.
-        initial_state: Where simulations start, before the burn-in.
+        initial_state: State at the start of the burn-in.
         dt: The step of the flow, in units of time.
-        burn_in: Steps to discard before a trajectory is on the attractor.
+        burn_in: Steps after which a trajectory is on the attractor.
         name: Short name, lower case with underscores.
         title: Name for figures and tables.
-        lambda_1: Leading Lyapunov exponent per unit time as the paper states it, where it does.
-        reference_scale: s_ref of appendix C.3, the unit of the process noise per coordinate. None: measured
-            on a long clean run. Give it for systems that come to rest, where such a run has no scale.
+        lambda_1: Leading Lyapunov exponent per unit time as stated in the paper, if it is.
+        reference_scale: s_ref of appendix C.3, the unit of the process noise per coordinate. None: measured on a long
+            clean run, which is impossible for systems that come to rest.
     """
 
     function: VectorField
@@ -88,7 +81,7 @@ class System(eqx.Module):
         lambda_1: float | None = None,
         reference_scale: ArrayLike | Sequence[float] | None = None,
     ):
-        self.name = name or _name_of(function)
+        self.name = name or _function_name(function)
         self.function = function
         # Not a dict, so that a system is immutable and hashable: `jax.jit(system)` works as for a function.
         self.parameter_names = tuple(parameters or ())
@@ -98,11 +91,9 @@ class System(eqx.Module):
         self.burn_in = burn_in
         self.title = title or self.name
         self.lambda_1 = lambda_1
-        self.reference_scale = (
-            None
-            if reference_scale is None
-            else as_state(reference_scale, f"The reference scale of '{self.name}'", self.dim)
-        )
+        self.reference_scale = None
+        if reference_scale is not None:
+            self.reference_scale = as_state(reference_scale, f"The reference scale of '{self.name}'", self.dim)
 
     def __check_init__(self) -> None:
         if not (math.isfinite(self.dt) and self.dt > 0):
@@ -124,33 +115,33 @@ class System(eqx.Module):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The keyword arguments of the vector field, as a new dictionary."""
+        """Keyword arguments of the vector field, as a new dictionary."""
         return dict(zip(self.parameter_names, self.parameter_values, strict=True))
 
     @property
     def dim(self) -> int:
-        """The number of coordinates of the state."""
+        """Number of coordinates of the state."""
         return len(self.initial_state)
 
     def vector_field(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
-        """The time derivative f(z)."""
+        """Compute the time derivative f(z)."""
         return self.function(jnp.asarray(z), **self.parameters)
 
     def flow(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
-        """The state one step `dt` later, by one RK4 step."""
+        """Compute the state one step `dt` later, by one RK4 step."""
         return rk4_step(self.vector_field, jnp.asarray(z), self.dt)
 
     def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
-        """The same as `flow`: a system is a map from state to next state."""
+        """Compute `flow(z)`."""
         return self.flow(z)
 
     def jacobian(self, z: Float[Array, " M"]) -> Float[Array, "M M"]:
-        """The exact derivative of `flow` at z, not its linearisation I + dt Df."""
+        """Compute the exact derivative of `flow` at z, not the linearisation I + dt Df."""
         return jax.jacfwd(self.flow)(jnp.asarray(z))
 
 
 def as_state(values: ArrayLike | Sequence[float], what: str, dim: int | None = None) -> tuple[float, ...]:
-    """A vector of finite numbers as a tuple, or a sentence that says what is wrong with it."""
+    """Convert a vector of finite numbers to a tuple; anything else is a ConfigError."""
     try:
         state = tuple(float(v) for v in values)  # type: ignore[union-attr]
     except TypeError as error:
@@ -164,7 +155,7 @@ def as_state(values: ArrayLike | Sequence[float], what: str, dim: int | None = N
     return state
 
 
-def _name_of(function: VectorField) -> str:
-    """The name of a function; modules and partial functions are called by their class."""
+def _function_name(function: VectorField) -> str:
+    """Return the name of a function, or of its class for modules and partial functions."""
     name = getattr(function, "__name__", type(function).__name__)
     return "system" if name == "<lambda>" else name

@@ -20,7 +20,7 @@ from kaffee.training.guard import FreeRunGuard, confined
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
 
-CALIBRATION = Optimiser("adam", learning_rate=5e-2, final_learning_rate=1e-3, clip_norm=2.0)
+_CALIBRATION = Optimiser("adam", learning_rate=5e-2, final_learning_rate=1e-3, clip_norm=2.0)
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,17 @@ class Adaptation:
     Attributes:
         scored: L, steps of a window that enter the loss.
         burn_in: L_burn, steps before them that are only propagated.
-        start: Where a window's mean starts: "embedding" of its first row, or "forced", the latent state of the prior
+        start: Mean at the start of a window: "embedding" of its first row, or "forced", the latent state of the prior
             under teacher forcing at every step. Either way the observed coordinates are then overwritten. "observed"
             is the embedding with covariance 0: the noisy first row is taken for the state (appendix A.2).
         gradient: "adjoint" (hand-derived) or "autodiff".
+        segment: See `kaffee.filtering.likelihood.run_terms`; for windows that do not fit in memory.
         confine: Confine the trained core to the range of filtered training states, widened on both sides by this
             fraction of it, so that free runs stay bounded (see `kaffee.training.guard`); None: leave it free.
-        segment: See `kaffee.filtering.likelihood.run_terms`; for windows that do not fit in memory.
-        calibration: Updates of the shell alone that follow, by `CALIBRATION`. While the core learns, the scales of the
-            noise lag behind what it has learnt: Adam moves their logarithms by no more than the sum of its rates. None:
-            no such updates, as in the paper.
-        guard: Updates between two looks at the core's free runs, which send it back where they have become worse (see
-            `kaffee.training.guard`). None: nobody looks, as in the paper.
+        calibration: Updates of the shell alone after training. While the core learns, the noise scales lag behind:
+            Adam moves their logarithms by no more than the sum of its rates. None: no such updates, as in the paper.
+        guard: Updates between two checks of the core's free runs, which roll it back if they have become worse (see
+            `kaffee.training.guard`). None: no checks, as in the paper.
     """
 
     scored: int = 32
@@ -71,8 +70,8 @@ class Adaptation:
             raise ConfigError(f"segment must divide burn_in + scored = {steps}; {self.segment} does not.")
 
 
-class NLLObjective(eqx.Module):
-    """The window NLL of a method as the training loop wants it."""
+class _NLLObjective(eqx.Module):
+    """The window NLL of a method, with the signature of the training loop."""
 
     recursion: Recursion
     burn_in: int = eqx.field(static=True)
@@ -98,42 +97,42 @@ class NLLObjective(eqx.Module):
 
 
 @eqx.filter_jit
-def forced_states(model: StateSpaceModel, x: Array, mask: Array, forcing: Forcing) -> Float[Array, "R T M"]:
-    """The latent states of the prior along recordings, under teacher forcing."""
+def _forced_states(model: StateSpaceModel, x: Array, mask: Array, forcing: Forcing) -> Float[Array, "R T M"]:
+    """Compute the latent states of the prior along recordings, under teacher forcing."""
     first = model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0))[:, None]
     run, _ = run_forced(model, x, mask, forcing)
     return jnp.concatenate([first, jnp.swapaxes(run.states, 0, 1)], axis=1)
 
 
-def latent_states(model: StateSpaceModel, series: Series) -> Float[Array, "T M"]:
-    """The prior's teacher-forced latent state at every row of `Series.concatenated()`."""
-    states = forced_states(model.exact(), *padded(series, model.dtype), Forcing(interval=1))
+def _latent_states(model: StateSpaceModel, series: Series) -> Float[Array, "T M"]:
+    """Compute the prior's teacher-forced latent state at every row of `Series.concatenated()`."""
+    states = _forced_states(model.exact(), *padded(series, model.dtype), Forcing(interval=1))
     return jnp.concatenate([states[i, :length] for i, length in enumerate(series.lengths)])
 
 
 def nll_objective(
     model: StateSpaceModel, series: Series, method: Method, settings: Adaptation, parts: tuple[str, ...]
-) -> NLLObjective:
-    """The objective of `method`; B has no hand-derived gradient, so training it goes through autodiff."""
-    return NLLObjective(
+) -> _NLLObjective:
+    """Build the objective of `method`; B has no hand-derived gradient, so training it goes through autodiff."""
+    return _NLLObjective(
         recursion=method.recursion,
         burn_in=settings.burn_in,
         gradient="autodiff" if "observation" in parts else settings.gradient,
         segment=settings.segment,
-        latent=latent_states(model, series) if settings.start == "forced" else None,
+        latent=_latent_states(model, series) if settings.start == "forced" else None,
         certain_start=settings.start == "observed",
     )
 
 
-def guard_of(series: Series, method: Method, settings: Adaptation) -> FreeRunGuard | None:
-    """Who looks after the core while it trains on a standardised series, if anybody can and shall."""
+def build_guard(series: Series, method: Method, settings: Adaptation) -> FreeRunGuard | None:
+    """Build the free-run guard; None if it is disabled, the core does not train or the series is too short."""
     if settings.guard is None or not method.train_core or not FreeRunGuard.possible(series):
         return None
-    return FreeRunGuard(series, settings.guard, lambda model: finished(model, series, method, settings))
+    return FreeRunGuard(series, settings.guard, lambda model: _confine(model, series, method, settings))
 
 
-def finished(model: StateSpaceModel, series: Series, method: Method, settings: Adaptation) -> StateSpaceModel:
-    """The trained model as it is used: confined, if it shall be."""
+def _confine(model: StateSpaceModel, series: Series, method: Method, settings: Adaptation) -> StateSpaceModel:
+    """Put the confining box around the core if `settings.confine` asks for it."""
     if settings.confine is None:
         return model
     return confined(model, series, method.filter, margin=settings.confine)
@@ -151,9 +150,9 @@ def adapt(
     save: Callable[..., Any] | None = None,
     **resume: Any,
 ) -> Trained:
-    """Make a prior probabilistic on a standardised series: the rows of the paper by `method`.
+    """Make a prior probabilistic on a standardised series; `method` chooses the row of Table 1.
 
-    The shell should have been initialised (`initialise_shell`). The core trains under its surrogate gates.
+    The shell should have been initialised (`initialise_shell`). The core trains with its surrogate gates.
     """
     parts = method.trainable_parts if parts is None else parts
     model = model.replace(core=model.core.surrogate())
@@ -167,26 +166,26 @@ def adapt(
         schedule=settings.schedule,
         seed=seed,
         watcher=watcher,
-        guard=guard_of(series, method, settings) if "core" in parts else None,
+        guard=build_guard(series, method, settings) if "core" in parts else None,
         save=save,
         **resume,
     )
     final = trained.model
     if settings.calibration and trained.completed:
-        final = calibrated(final, series, method, settings, seed=seed + 1)
-    return replace(trained, model=finished(final, series, method, settings))
+        final = _calibrate_shell(final, series, method, settings, seed=seed + 1)
+    return replace(trained, model=_confine(final, series, method, settings))
 
 
-def calibrated(
+def _calibrate_shell(
     model: StateSpaceModel, series: Series, method: Method, settings: Adaptation, *, seed: int
 ) -> StateSpaceModel:
-    """The model with a shell that fits its core: updates of the shell alone."""
+    """Train the shell alone, so that the noise scales fit the trained core."""
     return train(
         model,
         nll_objective(model, series, method, settings, ("shell",)),
         training_windows(series, settings.burn_in + settings.scored + 1, model.dtype),
         parts=("shell",),
-        optimiser=CALIBRATION,
+        optimiser=_CALIBRATION,
         schedule=replace(settings.schedule, num_updates=settings.calibration or 0),
         seed=seed,
     ).model

@@ -3,7 +3,7 @@
     zhat_{t+1} = F(z_t),    z_{t+1} = zhat_{t+1} + s_{t+1} B^+ (x_{t+1} - B zhat_{t+1})
 
 s_t = alpha where t is a multiple of the interval, else 0. Sparse identity forcing (the paper): interval 20, alpha 1.
-Generalised teacher forcing: interval 1, 0 < alpha < 1. The loss sees zhat, the state that is carried on is z.
+Generalised teacher forcing: interval 1, 0 < alpha < 1. The loss compares zhat with the data; z is carried on.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from kaffee.model.statespace import StateSpaceModel
 
 @dataclass(frozen=True)
 class Forcing:
-    """When and how strongly the data overwrite the observed part of the state."""
+    """Interval and strength with which the data overwrite the observed part of the state."""
 
     interval: int = 20
     alpha: float = 1.0
@@ -36,7 +36,7 @@ class Forcing:
             raise ConfigError(f"The forcing strength alpha lies in [0, 1], not {self.alpha}.")
 
     def strengths(self, num_steps: int) -> np.ndarray:
-        """s_1, ..., s_T, counted from the start of a window.
+        """Compute s_1, ..., s_T, counted from the start of a window.
 
         >>> Forcing(interval=2).strengths(5).tolist()
         [0.0, 1.0, 0.0, 1.0, 0.0]
@@ -45,8 +45,8 @@ class Forcing:
         return np.where(steps % self.interval == 0, self.alpha, 0.0)
 
 
-class ForcedRun(NamedTuple):
-    """The unforced predictions of a forced run, and the states that were carried on."""
+class _ForcedRun(NamedTuple):
+    """The unforced predictions of a forced run, and the forced states that it carries on."""
 
     predictions: Float[Array, "T W N"]
     states: Float[Array, "T W M"]
@@ -69,18 +69,18 @@ def _force(
 
 
 @eqx.filter_custom_vjp
-def forced_run(start: _Start, strengths: Float[Array, " T"], observations: Observations) -> ForcedRun:
+def _run(start: _Start, strengths: Float[Array, " T"], observations: Observations) -> _ForcedRun:
     """Run the core under forcing.
 
     The gradient walks back through the states only and collects the cotangents of all steps; the core's parameters
-    then get theirs in one batched product instead of one small one per step.
+    then get theirs in one batched product, which is faster than one small product per step.
     """
     return _scan(start, strengths, observations)[0]
 
 
 def _scan(
     start: _Start, strengths: Float[Array, " T"], observations: Observations
-) -> tuple[ForcedRun, Float[Array, "T W M"]]:
+) -> tuple[_ForcedRun, Float[Array, "T W M"]]:
     observation, advance = observations.observation, start.core.stepper()
 
     def body(z: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -91,20 +91,20 @@ def _scan(
 
     xs = (strengths, observations.x, observations.mask)
     _, (predictions, states, before) = jax.lax.scan(body, start.z, xs)
-    return ForcedRun(predictions, states), before
+    return _ForcedRun(predictions, states), before
 
 
-@forced_run.def_fwd
+@_run.def_fwd
 def _forward(
     perturbed: Any, start: _Start, strengths: Float[Array, " T"], observations: Observations
-) -> tuple[ForcedRun, Float[Array, "T W M"]]:
+) -> tuple[_ForcedRun, Float[Array, "T W M"]]:
     return _scan(start, strengths, observations)
 
 
-@forced_run.def_bwd
+@_run.def_bwd
 def _backward(
     before: Float[Array, "T W M"],
-    run_bar: ForcedRun,
+    run_bar: _ForcedRun,
     perturbed: Any,
     start: _Start,
     strengths: Float[Array, " T"],
@@ -133,20 +133,26 @@ def _backward(
 
 def run_forced(
     model: StateSpaceModel, x: Float[Array, "W L N"], mask: Bool[Array, "W L N"], forcing: Forcing
-) -> tuple[ForcedRun, Observations]:
-    """A forced run of whole windows that starts from the embedding of their first rows."""
+) -> tuple[_ForcedRun, Observations]:
+    """Run whole windows under forcing, from the embedding of their first rows."""
     fixed_map = jax.lax.stop_gradient(model.observation)
     observations = observations_of(x[:, 1:], mask[:, 1:], fixed_map)
     start = _Start(model.core, model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0)))
     strengths = jnp.asarray(forcing.strengths(observations.x.shape[0]), x.dtype)
-    return forced_run(start, strengths, observations), observations
+    return _run(start, strengths, observations), observations
+
+
+def forced_errors(
+    model: StateSpaceModel, x: Float[Array, "W L N"], mask: Bool[Array, "W L N"], forcing: Forcing
+) -> tuple[Float[Array, "T W N"], Bool[Array, "T W N"]]:
+    """Compute the errors of the unforced one-step predictions, 0 where missing, and the mask of observed entries."""
+    run, observations = run_forced(model, x, mask, forcing)
+    return jnp.where(observations.mask, run.predictions - observations.x, 0.0), observations.mask
 
 
 def forcing_loss(
     model: StateSpaceModel, x: Float[Array, "W L N"], mask: Bool[Array, "W L N"], forcing: Forcing
 ) -> Float[Array, ""]:
-    """L_ITF: mean squared error of the unforced one-step predictions over all observed entries (appendix C.1)."""
-    run, observations = run_forced(model, x, mask, forcing)
-    error = jnp.where(observations.mask, run.predictions - observations.x, 0.0)
-    count = jnp.maximum(jnp.sum(observations.mask), 1).astype(error.dtype)
-    return jnp.sum(error**2) / count
+    """Compute L_ITF, the mean squared one-step error over all observed entries (appendix C.1)."""
+    error, present = forced_errors(model, x, mask, forcing)
+    return jnp.sum(error**2) / jnp.maximum(jnp.sum(present), 1).astype(error.dtype)

@@ -1,7 +1,7 @@
-"""The one training loop: a readable outer loop in Python over jitted chunks of updates.
+"""The one training loop: an outer loop in Python over jitted chunks of updates.
 
-Every update draws its batch from `fold_in(key, update)`, so that a run is a function of its seed alone: stopping it
-anywhere and going on from the saved state gives the same numbers as never having stopped.
+Every update draws its batch from `fold_in(key, update)`, so that a run is a function of its seed alone: an interrupted
+and resumed run is bit-identical to an uninterrupted one.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ from kaffee.training.update import Objective, TrainState, initial_state, one_upd
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long, how large, how often.
+    """Length of a run, size of its batches, and how often it reports and saves.
 
     Attributes:
         num_updates: Gradient steps in all.
         batch_size: Windows per update.
-        report_every: Updates per jitted chunk; progress is seen and interrupts are heard between chunks.
+        report_every: Updates per jitted chunk; progress is reported and interrupts are handled between chunks.
         save_every: Updates between two calls of `save`.
         patience: A run stops after this many non-finite updates in a row.
     """
@@ -51,29 +51,30 @@ class Schedule:
 
 
 class Watcher:
-    """What a caller wants to hear of a run; the base class hears nothing."""
+    """Callbacks of a run; the base class ignores them."""
 
     def compiling(self, what: str) -> None:
-        """The first chunk is about to be compiled."""
+        """Called before the first chunk is compiled."""
 
     def advanced(self, update: int, loss: float, skipped: int) -> None:
-        """A chunk is done; `loss` is the mean over its finite updates."""
+        """Called after every chunk; `loss` is the mean over its finite updates."""
 
     def visited(self, update: int, model: StateSpaceModel) -> None:
-        """The model before the first update of this call and after every chunk, as it would be if the run ended now."""
+        """Called before the first update and after every chunk, with the model as if the run ended now."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The end of a run.
+    """The result of a run.
 
     Attributes:
-        model: With the trained parameters.
+        model: The model with trained parameters.
         losses: One per update, NaN where an update was skipped.
-        skipped: How many updates were not finite and left the parameters alone.
-        outcome: Finite, or the fault that the last skipped update met.
-        completed: False if the run stopped for good because it could not recover.
-        sent_back: How often the guard found worse dynamics, and went back to those of the look before.
+        state: The training state, to resume from.
+        skipped: Number of non-finite updates, which left the parameters unchanged.
+        outcome: Finite, or the fault of the last skipped update.
+        completed: False if the run stopped because it could not recover.
+        sent_back: Number of times that the guard rolled the model back to its last check.
     """
 
     model: StateSpaceModel
@@ -107,7 +108,7 @@ def _run_chunk(
     batch_size: int,
     capacity: int,
 ) -> tuple[TrainState, Float[Array, " capacity"]]:
-    """`count` updates; the loop's length is a value, so that one program serves chunks of every size."""
+    """Do `count` updates; the loop's length is a value, so that one program serves chunks of every size."""
 
     def body(i: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
         state, losses = carry
@@ -136,11 +137,11 @@ def train(
     """Minimise `objective` over the chosen parts of `model`.
 
     Args:
-        state: Where an earlier run stopped; None starts anew.
+        state: The state in which an earlier run stopped; None starts a new run.
         losses: The losses of that earlier run.
-        guard: Looks at the model now and then, and sends it back to where it was when it last looked.
+        guard: Checks the model every `guard.every` updates and rolls it back to its last check if it is worse.
         save: Called with the state and all losses so far every `schedule.save_every` updates, at the end, and when
-            the user interrupts; with a guard, the state at its last look.
+            the user interrupts; with a guard, the state at its last check.
     """
     watcher = watcher or Watcher()
     transformation = optimiser.build(schedule.num_updates)
@@ -171,10 +172,10 @@ def train(
     watcher.visited(done, model_at(state))
     if done < schedule.num_updates:
         watcher.compiling("one update")
-        chunk(state, 0)
+        chunk(state, 0)  # compiles without changing the state
     if guard is not None and done == 0:
         state = checked(guard, model_at(state), state, state)
-    # State and losses together, so that an interrupt cannot come between them.
+    # One tuple for state and losses, so that an interrupt cannot come between two assignments.
     kept = (state, history)
     completed = int(state.skipped_in_a_row) < schedule.patience
 

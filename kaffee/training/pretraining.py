@@ -1,4 +1,4 @@
-"""Deterministic pretraining by teacher forcing (appendix C.1)."""
+"""Pretraining by teacher forcing (appendix C.1), and the first shell from its residuals (appendix B.2)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +9,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from kaffee.data.series import Series
-from kaffee.data.windows import WindowBatch, WindowSampler, padded, training_windows
+from kaffee.data.windows import WindowBatch, padded, training_windows
 from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import Score
 from kaffee.model.shell import split_residuals
 from kaffee.model.statespace import StateSpaceModel
-from kaffee.training.forcing import Forcing, forcing_loss, run_forced
+from kaffee.training.forcing import Forcing, forced_errors, forcing_loss
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
 
 PAPER_OPTIMISER = Optimiser("radam", learning_rate=1e-3, final_learning_rate=1e-5)
+ResidualKind = Literal["every_step", "sparse"]
+_PIECE = 10
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Pretraining:
     Attributes:
         window: L_BPTT, predicted steps per window (the window has one more row).
         forcing: Sparse identity forcing every 20 steps.
+        optimiser: RAdam with exponential decay.
         schedule: 2000 epochs of 50 batches of 16 windows.
     """
 
@@ -42,18 +45,13 @@ class Pretraining:
 
 
 class ForcingObjective(eqx.Module):
-    """L_ITF as the training loop wants it."""
+    """L_ITF with the signature of the training loop."""
 
     forcing: Forcing = eqx.field(static=True)
 
     def __call__(self, model: StateSpaceModel, batch: WindowBatch, /) -> Score:
         loss = forcing_loss(model, batch.observations, batch.mask, self.forcing)
         return Score(loss, jnp.zeros((0, 0), jnp.int32))
-
-
-def pretraining_sampler(series: Series, settings: Pretraining, dtype: Any = jnp.float32) -> WindowSampler:
-    """The windows that pretraining draws from."""
-    return training_windows(series, settings.window + 1, dtype)
 
 
 def pretrain(
@@ -66,14 +64,14 @@ def pretrain(
     save: Callable[..., Any] | None = None,
     **resume: Any,
 ) -> Trained:
-    """Train core and embedding on a standardised series; the shell does not enter.
+    """Train core and embedding on a standardised series; the shell is not used.
 
-    The gates are the hard ones here, as in the AL-RNN literature; the straight-through surrogate belongs to KAFFEE.
+    Gates are hard here, as in the AL-RNN literature; the straight-through surrogate belongs to KAFFEE.
     """
     return train(
         model.exact(),
         ForcingObjective(settings.forcing),
-        pretraining_sampler(series, settings, model.dtype),
+        training_windows(series, settings.window + 1, model.dtype),
         parts=("core", "embedding"),
         optimiser=settings.optimiser,
         schedule=settings.schedule,
@@ -84,36 +82,24 @@ def pretrain(
     )
 
 
-# The first shell: residual scales of the prior under teacher forcing, split 90/10 (appendix B.2).
-
-
-ResidualKind = Literal["every_step", "sparse"]
-
-PIECE = 10
-
-
 @eqx.filter_jit
 def _residual_std(
     model: StateSpaceModel, x: Float[Array, "R T N"], mask: Bool[Array, "R T N"], forcing: Forcing
 ) -> Float[Array, " N"]:
-    run, observations = run_forced(model, x, mask, forcing)
-    error = jnp.where(observations.mask, run.predictions - observations.x, 0.0)
-    count = jnp.maximum(jnp.sum(observations.mask, axis=(0, 1)), 1).astype(error.dtype)
+    error, present = forced_errors(model, x, mask, forcing)
+    count = jnp.maximum(jnp.sum(present, axis=(0, 1)), 1).astype(error.dtype)
     mean = jnp.sum(error, axis=(0, 1)) / count
-    centred = jnp.where(observations.mask, error - mean, 0.0)
+    centred = jnp.where(present, error - mean, 0.0)
     return jnp.sqrt(jnp.sum(centred**2, axis=(0, 1)) / count)
 
 
 def residual_std(model: StateSpaceModel, series: Series, forcing: Forcing) -> Float[Array, " N"]:
-    """r_j, the standard deviation of one-step residuals on a standardised series under `forcing`.
-
-    Forcing overwrites observed coordinates only. The hidden ones of a core whose hidden part does not contract grow
-    without bound along a whole recording; where that ends in non-finite numbers, the residuals are those of pieces of
-    `PIECE` rows, each of which starts from the embedding of its first row.
-    """
+    """Compute r_j, the standard deviation of one-step residuals on a standardised series under `forcing`."""
     std = _residual_std(model.exact(), *padded(series, model.dtype), forcing)
     if not bool(jnp.isfinite(std).all()):
-        std = _residual_std(model.exact(), *padded(series.pieces(PIECE), model.dtype), forcing)
+        # Forcing overwrites observed coordinates only; hidden ones that do not contract overflow along a recording
+        # (DynaMix on one context of 260). Pieces of 50 rows and more would already give residuals of 3 to 12.
+        std = _residual_std(model.exact(), *padded(series.pieces(_PIECE), model.dtype), forcing)
     if not bool(jnp.all(jnp.isfinite(std) & (std > 0))):
         raise ConfigError(
             f"The prior's teacher-forced residuals are {std}: it does not follow the data. Train it longer, or "
@@ -130,11 +116,11 @@ def initialise_shell(
     forcing: Forcing | None = None,
     alpha: float = 0.9,
 ) -> StateSpaceModel:
-    """The model with Lambda_0 and Gamma_0 from its residuals on a standardised series.
+    """Set Lambda_0 and Gamma_0 from the prior's residuals on a standardised series.
 
     Args:
         residuals: "every_step" overwrites the observed coordinates at each step; "sparse" at the interval of
-            pretraining, which gives larger scales and keeps open-loop objectives finite (see docs/decisions.md).
+            pretraining. The former are so small that open-loop objectives with tied transport explode on Lorenz-96.
         forcing: The forcing of pretraining, used by "sparse".
     """
     if residuals not in ("every_step", "sparse"):

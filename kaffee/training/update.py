@@ -1,4 +1,4 @@
-"""One gradient step, and all that a run has to remember between two of them."""
+"""One gradient step, and the state that a run carries between steps."""
 
 from typing import Protocol
 
@@ -16,13 +16,13 @@ from kaffee.training.optimiser import Optimiser
 
 
 class Objective(Protocol):
-    """What is minimised: a pytree that maps a model and a batch of windows to a score."""
+    """A pytree that maps a model and a batch of windows to the score to minimise."""
 
     def __call__(self, model: StateSpaceModel, batch: WindowBatch, /) -> Score: ...
 
 
 class GuardState(eqx.Module):
-    """What a guard remembers (`kaffee.training.guard`): the best of what it saw, how often it sent the model back."""
+    """The memory of a guard (`kaffee.training.guard`): best results so far, number of rollbacks."""
 
     lost: Int[Array, ""]
     distance: Float[Array, ""]
@@ -30,14 +30,14 @@ class GuardState(eqx.Module):
 
     @classmethod
     def initial(cls) -> "GuardState":
-        """Anything is better."""
+        """Build a memory that any result improves."""
         most = jnp.array(jnp.iinfo(jnp.int32).max, jnp.int32)
         zero = jnp.zeros((), jnp.int32)
         return cls(most, jnp.array(jnp.inf, jnp.float32), zero)
 
 
 class TrainState(eqx.Module):
-    """All that a run has to remember between two updates."""
+    """Everything that a resumed run needs; field names are part of the format on disk."""
 
     parameters: PyTree
     optimiser: PyTree
@@ -49,14 +49,9 @@ class TrainState(eqx.Module):
 
 
 def initial_state(
-    model: StateSpaceModel,
-    parts: tuple[str, ...],
-    optimiser: Optimiser,
-    num_updates: int,
-    *,
-    guarded: bool = False,
+    model: StateSpaceModel, parts: tuple[str, ...], optimiser: Optimiser, num_updates: int, *, guarded: bool = False
 ) -> TrainState:
-    """The state before the first update."""
+    """Build the state before the first update."""
     parameters = eqx.filter(model, trainable(model, parts))
     zero = jnp.zeros((), jnp.int32)
     return TrainState(
@@ -81,21 +76,21 @@ def one_update(
     objective: Objective,
     transformation: optax.GradientTransformation,
 ) -> tuple[TrainState, Float[Array, ""]]:
-    """One gradient step; a non-finite one leaves parameters and optimiser untouched and is counted."""
+    """Take one gradient step; a non-finite one leaves parameters and optimiser unchanged and is counted."""
 
-    def loss_of(parameters: PyTree) -> tuple[Float[Array, ""], Score]:
+    def evaluate(parameters: PyTree) -> tuple[Float[Array, ""], Score]:
         score = objective(eqx.combine(parameters, frozen), batch)
         return score.loss, score
 
-    (loss, score), gradient = eqx.filter_value_and_grad(loss_of, has_aux=True)(state.parameters)
+    (loss, score), gradient = eqx.filter_value_and_grad(evaluate, has_aux=True)(state.parameters)
     norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     safe = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), gradient)
-    # Optimisers count in integers and multiply by floats, which users of strict promotion would forbid.
+    # optax multiplies integer counts by floats, which fails under strict promotion.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimiser = transformation.update(safe, state.optimiser, state.parameters)
     parameters = eqx.apply_updates(state.parameters, updates)
-    # Teacher forcing locates no faults: if its loss is not finite, its predictions are not.
+    # Teacher forcing reports no faults: if its loss is not finite, its predictions are not.
     code = jnp.where(jnp.isfinite(loss), QUANTITIES.index("gradient"), QUANTITIES.index("predicted mean"))
     nowhere = jnp.zeros(3, jnp.int32).at[2].set(code.astype(jnp.int32))
     located = locate_fault(score.faults) if score.faults.size else nowhere

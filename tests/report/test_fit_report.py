@@ -14,7 +14,7 @@ from small import gappy_fit, rotation
 from kaffee.certification.certificate import CertificationSettings
 from kaffee.data.series import Series
 from kaffee.report.fit_report import report_fit
-from kaffee.systems.truth import Truth
+from kaffee.systems.simulation import Truth
 from kaffee.tables import Table
 
 SMALL = CertificationSettings(num_starts=10, members=10, horizons=(1, 2), divergence_runs=2, divergence_steps=50)

@@ -126,7 +126,7 @@ def test_noise_without_scale_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"num_steps": 0}, "num_steps = 0. It counts steps: give an integer >= 1"),
+        ({"num_steps": 0}, "num_steps = 0 is too few; use 1 or more"),
         ({"burn_in": -1}, "burn_in = -1"),
         ({"num_train_steps": 11}, "from 1 to 10"),
         ({"process_noise": -0.1}, "process_noise = -0.1"),

@@ -13,7 +13,7 @@ from kaffee.filtering.likelihood import FROZEN_CORE, KAFFEE
 from kaffee.filtering.sweep import run_filter
 from kaffee.metrics.calibration import normalised_nis
 from kaffee.model.shell import Shell
-from kaffee.training.adaptation import Adaptation, adapt, latent_states, nll_objective
+from kaffee.training.adaptation import Adaptation, _latent_states, adapt, nll_objective
 from kaffee.training.loop import Schedule, train
 from kaffee.training.optimiser import Optimiser
 
@@ -59,7 +59,7 @@ def test_forced_states_agree_with_a_plain_loop_over_gappy_recordings():
     series = gappy_series()
     series = series.standardised(Scaler.fit(series))
     model = small_model()
-    found = np.asarray(latent_states(model, series))
+    found = np.asarray(_latent_states(model, series))
     assert found.shape == (series.num_steps, LATENT)
     E, row = np.asarray(model.embedding), 0
     for recording in series.recordings:
@@ -79,7 +79,7 @@ def test_a_forced_start_takes_the_states_of_the_windows_that_were_drawn():
     objective = nll_objective(model, series, KAFFEE, small(start="forced"), ("shell",))
     embedded = nll_objective(model, series, KAFFEE, small(), ("shell",))
     sampler = training_windows(series, 8)
-    states = latent_states(model, series)
+    states = _latent_states(model, series)
     np.testing.assert_array_equal(objective.latent, states)
     # The observed coordinates of a forced state are the data, so only the hidden ones can make a difference.
     np.testing.assert_allclose(states[sampler.starts, :OBSERVED], sampler.values[sampler.starts], rtol=0, atol=3e-7)

@@ -17,7 +17,7 @@ from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
-from kaffee.training.adaptation import Adaptation, guard_of
+from kaffee.training.adaptation import Adaptation, build_guard
 from kaffee.training.guard import FreeRunGuard, Look, checked
 from kaffee.training.loop import Schedule
 from kaffee.training.update import initial_state
@@ -190,7 +190,7 @@ def test_what_is_worse(look, worse):
     ids=["wanted", "unwanted", "frozen core", "too short", "constant"],
 )
 def test_there_is_a_guard_where_one_is_wanted_and_possible(series, method, every, exists):
-    found = guard_of(Series.from_arrays(series), method, Adaptation(guard=every))
+    found = build_guard(Series.from_arrays(series), method, Adaptation(guard=every))
     assert (found is not None) == exists
 
 
