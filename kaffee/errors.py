@@ -1,4 +1,4 @@
-"""Errors for people: what was given, what is allowed, what to do next."""
+"""Exceptions whose messages say what was given, what is allowed and what to do next."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,19 +9,19 @@ class KaffeeError(Exception):
 
 
 class DataError(KaffeeError, ValueError):
-    """A file or array that cannot be used as a series."""
+    """Error for a file or array that cannot be used as a series."""
 
 
 class ConfigError(KaffeeError, ValueError):
-    """An option, key or value that does not exist or does not fit."""
+    """Error for an option, key or value that does not exist or does not fit."""
 
 
 class CheckpointError(KaffeeError):
-    """A checkpoint that is missing, damaged, foreign or newer than this version."""
+    """Error for a checkpoint that is missing, damaged, foreign or newer than this version."""
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], see: str = "") -> str:
-    """A sentence for an unknown name, with the nearest allowed one.
+    """Write the message for an unknown name, with the nearest allowed one.
 
     >>> unknown("system", "lorenz69", ["lorenz63", "lorenz96"], see="kaffee systems")
     "Unknown system 'lorenz69'. Did you mean 'lorenz96'? See: kaffee systems"

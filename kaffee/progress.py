@@ -1,7 +1,6 @@
-"""Progress of training in a terminal: loss, updates per second, time left; plain lines where there is no terminal."""
+"""Progress of training: a live bar with loss, rate and time left in a terminal, plain lines elsewhere."""
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -22,7 +21,7 @@ class _Rate(TextColumn):
 
 
 class _StageWatcher(Watcher):
-    """Draws one stage."""
+    """The progress of one stage."""
 
     def __init__(self, owner: "TrainingProgress", title: str, total: int) -> None:
         self.owner, self.title, self.total, self.last_percent = owner, title, total, -1
@@ -45,7 +44,7 @@ class _StageWatcher(Watcher):
 
 
 class TrainingProgress:
-    """A context manager; `watcher` goes into `kaffee.fitting.pipeline.fit`."""
+    """A context manager whose `watcher` is an argument of `kaffee.fitting.pipeline.fit`."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self.console, self.quiet = console, quiet
@@ -64,7 +63,7 @@ class TrainingProgress:
 
     @property
     def watcher(self) -> Callable[[str, int], Watcher]:
-        """Makes the watcher of a stage; silent if quiet."""
+        """Factory of the watcher of a stage; silent if quiet."""
         if self.quiet:
             return lambda title, total: Watcher()
         return lambda title, total: _StageWatcher(self, title, total)
@@ -73,7 +72,5 @@ class TrainingProgress:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.stop()

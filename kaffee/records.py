@@ -1,8 +1,8 @@
-"""Arrays and JSON on disk: atomic, checked, never pickled.
+"""Records on disk (JSON and safetensors: atomic, checked, never pickled), and the provenance of results.
 
 A record is two files in one folder: `NAME.json`, which names the array file and the SHA-256 of both, and
-`NAME-<hash>.safetensors`. The JSON is replaced last and in one step, so a reader sees the old record or the new one
-whatever happens in between.
+`NAME-<hash>.safetensors`. The JSON is replaced last and in one step, so that a reader sees either the old record or the
+new one, never half of it.
 """
 
 import hashlib
@@ -37,6 +37,7 @@ def write_atomically(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+            # mkstemp makes private files; give the usual permissions. The umask can only be read by setting it.
             umask = os.umask(0)
             os.umask(umask)
             os.chmod(temporary, 0o666 & ~umask)
@@ -51,10 +52,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def jsonable(value: Any, *, digits: int | None = None, exact: int = 0) -> Any:
-    """Convert to dictionaries, lists, strings and numbers that JSON has; numbers that are not finite become None.
+    """Convert to JSON values: dataclasses and named tuples to dictionaries, arrays to nested lists, NaN to None.
 
-    Dataclasses and named tuples become dictionaries, arrays nested lists. With `digits`, floats are rounded to so many
-    significant digits, but for arrays of at most `exact` entries and, if `exact` is not 0, for single numbers.
+    With `digits`, floats are rounded to so many significant digits, except in arrays of at most `exact` entries and, if
+    `exact` is not 0, single numbers.
 
     >>> jsonable({"a": np.array([1.0, np.nan]), "b": np.int64(2), "c": 1.0 / 3.0}, digits=3)
     {'a': [1.0, None], 'b': 2, 'c': 0.333}
@@ -80,7 +81,7 @@ def jsonable(value: Any, *, digits: int | None = None, exact: int = 0) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically; NaN, infinities and objects that JSON does not know raise."""
+    """Write JSON atomically; raise for NaN, infinities and objects that JSON does not have."""
     try:
         text = json.dumps(value, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -89,7 +90,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """Read a JSON object; anything else is a clear error."""
+    """Read a JSON object; raise CheckpointError for anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -98,7 +99,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not a readable {what}: {error}. Restore it or run again.") from error
     if not isinstance(value, dict):
         raise CheckpointError(
-            f"{path} holds {type(value).__name__} instead of a JSON object; it is no {what}. Restore it."
+            f"{path} holds {type(value).__name__} instead of a JSON object; it is not a {what}. Restore it."
         )
     return value
 
@@ -120,7 +121,7 @@ def write_record(folder: Path, name: str, arrays: Mapping[str, np.ndarray], meta
 
 
 def _digest(path: Path, record: Mapping[str, Any]) -> str:
-    """SHA-256 of the values of a record, whatever the layout of its text."""
+    """Compute the SHA-256 of the values of a record, independent of the layout of its text."""
     try:
         plain = json.loads(json.dumps(record))
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
@@ -129,15 +130,15 @@ def _digest(path: Path, record: Mapping[str, Any]) -> str:
 
 
 def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read a record; damage, truncation and foreign files are clear errors, and nothing is executed."""
+    """Read a record without executing anything; raise CheckpointError for damaged, truncated or foreign files."""
     meta_path = folder / f"{name}.json"
     meta = read_json(meta_path, what)
     entry, stored = meta.get("arrays"), meta.pop("sha256", None)
     if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
-        raise CheckpointError(f"{meta_path} does not name an array file; it is no {what} of kaffee. Check the path.")
+        raise CheckpointError(f"{meta_path} does not name an array file; it is not a {what} of kaffee. Check the path.")
     if _digest(meta_path, meta) != stored:
         raise CheckpointError(f"{meta_path} does not fit its own checksum: it is damaged or was edited. Restore it.")
-    # Only the last part of the name counts, so that no record can point outside its folder.
+    # Use the last part of the name only, so that no record can point outside its folder.
     path = folder / Path(entry["file"]).name
     try:
         content = path.read_bytes()
@@ -160,22 +161,15 @@ def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarra
         raise CheckpointError(f"{path} is not a safetensors file: {error}. Restore it or train again.") from error
 
 
-# What a result must say about where it came from.
-
-
-PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
-
-
 def versions() -> dict[str, str]:
-    """Versions of kaffee, Python and the packages that decide the numbers."""
-    found = {"kaffee": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        found[package] = importlib.metadata.version(package)
-    return found
+    """Collect the versions of kaffee, Python and the packages that decide the numbers."""
+    packages = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+    ours = {"kaffee": __version__, "python": platform.python_version()}
+    return ours | {package: importlib.metadata.version(package) for package in packages}
 
 
 def machine() -> dict[str, Any]:
-    """The processor, its usable cores and the operating system."""
+    """Describe the processor, its usable cores and the operating system."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"processor": _processor(), "cores": cores, "system": f"{platform.system()} {platform.machine()}"}
 

@@ -1,6 +1,5 @@
-"""One way to write a table: for a terminal, for Markdown, for HTML, for JSON."""
+"""Tables for the terminal, Markdown, HTML and JSON."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A value as people read it.
+    """Format a value for people.
 
     >>> number(0.123456), number(None), number(float("nan")), number(1234), number("x")
     ('0.123', '–', '–', '1234', 'x')
@@ -41,17 +40,17 @@ class Table:
         return [[number(value, self.digits) for value in row] for row in self.rows]
 
     def __rich_console__(self, _: "rich.console.Console", options: "rich.console.ConsoleOptions") -> Iterator[Any]:
-        """For a terminal: `Console().print(table)`. A table that is too wide comes in several parts."""
+        """Render for a terminal, `Console().print(table)`; a table that is too wide is split into several."""
         parts = self._parts(options.max_width)
         for i, columns in enumerate(parts):
             yield self._rich(columns, title=self.title if i == 0 else "", note=self.note if i == len(parts) - 1 else "")
 
     def _is_text(self, i: int, cells: list[list[str]]) -> bool:
-        """Whether a column holds long texts, which may fold; names and numbers stay whole."""
+        """Decide whether a column holds long texts, which may wrap; names and numbers may not."""
         return i > 0 and any(len(row[i]) > 24 for row in cells)
 
     def _parts(self, width: int) -> list[list[int]]:
-        """Columns that fit side by side; the first one leads every part."""
+        """Group columns that fit side by side; every group begins with the first column."""
         cells, padding = self._cells(), 3
 
         def size(i: int) -> int:
@@ -69,7 +68,7 @@ class Table:
 
     def _rich(self, columns: list[int], *, title: str, note: str) -> "rich.table.Table":
         from rich.table import Table as RichTable
-        from rich.text import Text  # plain text: a name in brackets is not a colour
+        from rich.text import Text  # rather than str, in which a name in brackets would be markup
 
         table = RichTable(
             title=Text(title) if title else None,
@@ -87,14 +86,14 @@ class Table:
         return table
 
     def to_markdown(self) -> str:
-        """For docs."""
+        """Render as Markdown."""
         rule = ["---", *["---:"] * (len(self.columns) - 1)]
         lines = [list(self.columns), rule, *self._cells()]
         body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
         return body + (f"\n\n{self.note}" if self.note else "") + "\n"
 
     def to_html(self) -> str:
-        """For reports; every cell is escaped."""
+        """Render as HTML; every cell is escaped."""
         head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in self._cells()
@@ -106,15 +105,11 @@ class Table:
         )
 
     def to_json(self) -> list[dict[str, Any]]:
-        """A list of objects; NaN and infinities, which JSON does not have, become None."""
-        return [{c: _plain(v) for c, v in zip(self.columns, row, strict=True)} for row in self.rows]
+        """Convert to a list of objects; NaN and infinities, which JSON does not have, become None."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.to_record()["rows"]]
 
     def to_record(self) -> dict[str, Any]:
-        """JSON values from which `Table(**record)` makes a table that looks the same."""
-        rows = [[_plain(value) for value in row] for row in self.rows]
-        return {**vars(self), "columns": list(self.columns), "rows": rows}
+        """Convert to JSON values from which `Table(**record)` builds a table that looks the same."""
+        from kaffee.records import jsonable  # imports NumPy, which printing a table does not need
 
-
-def _plain(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return jsonable(self)

@@ -1,17 +1,31 @@
-"""Records on disk: atomic, checked, never executed."""
+"""Records on disk: atomic, checked, never executed; JSON values; the provenance of results."""
 
 import hashlib
 import json
 import os
 import pickle
+import platform
 import struct
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
+import kaffee
 from kaffee import records as store
 from kaffee.errors import CheckpointError, KaffeeError
-from kaffee.records import read_json, read_record, write_atomically, write_json, write_record
+from kaffee.records import (
+    jsonable,
+    machine,
+    read_json,
+    read_record,
+    versions,
+    write_atomically,
+    write_json,
+    write_record,
+)
 
 ARRAYS = {"a": np.arange(6.0, dtype=np.float32).reshape(2, 3), "b": np.array(3, np.int32)}
 
@@ -92,7 +106,7 @@ def test_what_is_not_json_is_refused_and_nothing_is_written(tmp_path, value):
         (b"\xff\xfe{}", "not a readable thing"),
         (b"[" * 100_000, "not a readable thing"),
         (b'{"a": ' + b"1" * 5000 + b"}", "not a readable thing"),
-        (b"[1, 2]", "holds list instead of a JSON object; it is no thing"),
+        (b"[1, 2]", "holds list instead of a JSON object; it is not a thing"),
         (b"null", "holds NoneType"),
     ],
 )
@@ -242,3 +256,51 @@ def test_hostile_arrays_with_a_fitting_checksum_are_clear_errors(tmp_path, monke
     with pytest.raises(CheckpointError, match=r"not a safetensors file|does not write"):
         read_record(tmp_path, "r", "thing")
     assert not (tmp_path / "exploded").exists()
+
+
+# --- JSON values ---
+
+
+class Pair(NamedTuple):
+    low: float
+    high: float
+
+
+@dataclass
+class Result:
+    pair: Pair
+    values: np.ndarray
+
+
+def test_results_become_plain_json_values():
+    result = Result(Pair(-np.inf, np.float32(0.5)), np.array([[1.0, np.nan]]))
+    assert jsonable({1: result, "b": (np.int64(2), None, "x", True)}) == {
+        "1": {"pair": {"low": None, "high": 0.5}, "values": [[1.0, None]]},
+        "b": [2, None, "x", True],
+    }
+
+
+def test_long_arrays_are_rounded_and_short_ones_are_not():
+    third, many = 1.0 / 3.0, np.full(5, 1.0 / 3.0)
+    assert jsonable([third, many], digits=3) == [0.333, [0.333] * 5]
+    assert jsonable([third, many, many[:2]], digits=3, exact=2) == [third, [0.333] * 5, [third] * 2]
+
+
+# --- provenance ---
+
+
+def test_versions_of_all_that_decides_the_numbers():
+    found = versions()
+    assert found["kaffee"] == kaffee.__version__
+    assert found["python"] == platform.python_version()
+    assert found["jax"] == jax.__version__
+    assert found["numpy"] == np.__version__
+    assert {"jaxlib", "equinox", "optax", "scipy"} <= set(found)
+
+
+def test_the_machine_is_json_and_names_its_usable_cores():
+    found = machine()
+    assert json.loads(json.dumps(found)) == found
+    assert found["cores"] >= 1
+    assert found["processor"]
+    assert platform.system() in found["system"]
