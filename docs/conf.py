@@ -1,5 +1,6 @@
 """Sphinx settings: Markdown sources, an API reference from docstrings, warnings are errors (see the Makefile)."""
 
+import kaffee
 from kaffee import __version__
 
 project = "kaffee"
@@ -35,6 +36,12 @@ def _literal_equations(app, what, name, obj, options, lines):
     lines[:] = out
 
 
+def _skip_repeated(app, what, name, obj, skip, options):
+    """Skip a name of a subpackage that is already described as a name of kaffee."""
+    return True if what == "module" and name in kaffee.__all__ and getattr(kaffee, name) is obj else None
+
+
 def setup(app):
-    """Before napoleon, which reads the sections."""
+    """Connect both; equations come before napoleon, which reads the sections."""
     app.connect("autodoc-process-docstring", _literal_equations, priority=400)
+    app.connect("autodoc-skip-member", _skip_repeated)

@@ -4,8 +4,12 @@ from .certificate import AXES as AXES
 from .certificate import Certificate as Certificate
 from .certificate import CertificationSettings as CertificationSettings
 from .certificate import certify as certify
+from .check import Check as Check
 from .fidelity import Protocol as Protocol
 from .fidelity import Reference as Reference
 from .fidelity import simulate_reference as simulate_reference
+from .innovations import residual_checks as residual_checks
 from .linear import fit_linear as fit_linear
+from .spread import spread_growth as spread_growth
+from .tangents import tangent_proxy as tangent_proxy
 from .verdicts import Verdict as Verdict

@@ -11,7 +11,7 @@ FLAT = 1e-6
 
 
 def power_spectrum(x: Float[np.ndarray, "T N"], *, smoothing: float = 20.0) -> Float[np.ndarray, "F N"]:
-    """Each coordinate z-scored, |rfft|^2, smoothed by a Gaussian of `smoothing` bins, normalised to unit mass.
+    """Each coordinate z-scored, `|rfft|^2`, smoothed by a Gaussian of `smoothing` bins, normalised to unit mass.
 
     A constant or non-finite coordinate has no spectrum: its column is NaN. The width is in bins, so results depend on
     the length of the series.

@@ -146,7 +146,7 @@ class Diagnosis:
         lemma, full: d NLL / ds of a step along J -> s J, as in lemma 1 and through the whole recursion.
         strengths: Mean smallest, mean and mean largest forcing strength, see `forcing.forcing_strengths`.
         singular_jacobian, singular_factor: Mean largest singular value of J and of the filter's factor, one step.
-        gain_share: Mean ||G|| / ||factor||; unfactored: the largest share that no R explains (proposition 3).
+        gain_share: Mean `||G|| / ||factor||`; unfactored: the largest share that no R explains (proposition 3).
         gradient_open_loop, gradient_filter, gradient_chain: Geometric mean over windows of the spectral norm of
             dz_{t|t}/dz_{0|0}: free run, filter, and the product of the factors of proposition 3.
     """

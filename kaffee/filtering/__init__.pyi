@@ -1,0 +1,11 @@
+from .gaussian import Belief as Belief
+from .gaussian import Innovation as Innovation
+from .likelihood import Method as Method
+from .likelihood import window_nll as window_nll
+from .recursion import Outcome as Outcome
+from .recursion import Recursion as Recursion
+from .recursion import Step as Step
+from .recursion import predict as predict
+from .recursion import step as step
+from .rollout import free_run as free_run
+from .sweep import run_filter as run_filter

@@ -1,0 +1,12 @@
+from .adaptation import Adaptation as Adaptation
+from .adaptation import adapt as adapt
+from .forcing import Forcing as Forcing
+from .forcing import forcing_loss as forcing_loss
+from .loop import Schedule as Schedule
+from .loop import Trained as Trained
+from .loop import Watcher as Watcher
+from .loop import train as train
+from .optimiser import Optimiser as Optimiser
+from .pretraining import Pretraining as Pretraining
+from .pretraining import initialise_shell as initialise_shell
+from .pretraining import pretrain as pretrain
