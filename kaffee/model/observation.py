@@ -10,7 +10,7 @@ from kaffee.errors import ConfigError
 
 
 class ObservationMap(eqx.Module):
-    """A linear map x = B z; matrices X below carry leading batch axes."""
+    """A linear map x = B z of full row rank; matrices X below carry leading batch axes."""
 
     @property
     @abstractmethod
@@ -26,46 +26,47 @@ class ObservationMap(eqx.Module):
     def matrix(self) -> Float[Array, "N M"]:
         """Return B as a dense matrix."""
 
-    @abstractmethod
     def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
         """Compute B z."""
+        return z @ self.matrix().T
 
-    @abstractmethod
     def rows(self, X: Float[Array, "... M K"]) -> Float[Array, "... N K"]:
         """Compute B X."""
+        return self.matrix() @ X
 
-    @abstractmethod
     def columns(self, X: Float[Array, "... K M"]) -> Float[Array, "... K N"]:
         """Compute X B'."""
+        return X @ self.matrix().T
 
-    @abstractmethod
+    def lift(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        """Compute B' x."""
+        return self.extend_columns(x[..., None, :])[..., 0, :]
+
     def lift_rows(self, X: Float[Array, "... N K"]) -> Float[Array, "... M K"]:
         """Compute B' X."""
+        return self.matrix().T @ X
 
-    @abstractmethod
     def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
         """Compute X B."""
-
-    @abstractmethod
-    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """Compute z + B^+ (x - B z), the nearest state to z that is observed as x (identity teacher forcing)."""
+        return X @ self.matrix()
 
     def add_rows_and_columns(self, P: Float[Array, "... M M"], X: Float[Array, "... N M"]) -> Float[Array, "... M M"]:
         """Compute P + B' X + X' B."""
         lifted = self.lift_rows(X)
         return P + lifted + lifted.mT
 
-    @abstractmethod
+    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        """Compute z + B^+ (x - B z), the nearest state to z that is observed as x (identity teacher forcing)."""
+        return z + (x - self.observe(z)) @ jnp.linalg.pinv(self.matrix()).T
+
     def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
         """Compute B^+ diag(variance) B^+', the latent covariance for given variances of the observation."""
-
-    def lift(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """Compute B' x."""
-        return self.extend_columns(x[..., None, :])[..., 0, :]
+        inverse = jnp.linalg.pinv(self.matrix())
+        return (inverse * variance[..., None, :]) @ inverse.T
 
 
 class Projection(ObservationMap):
-    """B = [I 0]: the first N latent coordinates are observed (the paper's map)."""
+    """B = [I 0]: the first N latent coordinates are observed (the paper's map); products are slices."""
 
     _num_observed: int = eqx.field(static=True)
     _latent_dim: int = eqx.field(static=True)
@@ -97,16 +98,9 @@ class Projection(ObservationMap):
     def columns(self, X: Float[Array, "... K M"]) -> Float[Array, "... K N"]:
         return X[..., : self.num_observed]
 
-    def lift_rows(self, X: Float[Array, "... N K"]) -> Float[Array, "... M K"]:
-        hidden = self.latent_dim - self.num_observed
-        return jnp.pad(X, [(0, 0)] * (X.ndim - 2) + [(0, hidden), (0, 0)])
-
     def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
         hidden = self.latent_dim - self.num_observed
         return jnp.pad(X, [(0, 0)] * (X.ndim - 1) + [(0, hidden)])
-
-    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        return jnp.concatenate([x, z[..., self.num_observed :]], axis=-1)
 
     def add_rows_and_columns(self, P: Float[Array, "... M M"], X: Float[Array, "... N M"]) -> Float[Array, "... M M"]:
         # Only the observed rows and columns change; padding would touch everything twice.
@@ -115,6 +109,9 @@ class Projection(ObservationMap):
         upper = jnp.concatenate([P[..., :N, :N] + seen + seen.mT, P[..., :N, N:] + cross], axis=-1)
         lower = jnp.concatenate([P[..., N:, :N] + cross.mT, P[..., N:, N:]], axis=-1)
         return jnp.concatenate([upper, lower], axis=-2)
+
+    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
+        return jnp.concatenate([x, z[..., self.num_observed :]], axis=-1)
 
     def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
         return self.lift(variance)[..., None] * jnp.eye(self.latent_dim, dtype=variance.dtype)
@@ -139,25 +136,3 @@ class LinearObservation(ObservationMap):
 
     def matrix(self) -> Float[Array, "N M"]:
         return self.B
-
-    def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        return z @ self.B.T
-
-    def rows(self, X: Float[Array, "... M K"]) -> Float[Array, "... N K"]:
-        return self.B @ X
-
-    def columns(self, X: Float[Array, "... K M"]) -> Float[Array, "... K N"]:
-        return X @ self.B.T
-
-    def lift_rows(self, X: Float[Array, "... N K"]) -> Float[Array, "... M K"]:
-        return self.B.T @ X
-
-    def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
-        return X @ self.B
-
-    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        return z + (x - self.observe(z)) @ jnp.linalg.pinv(self.B).T
-
-    def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
-        inverse = jnp.linalg.pinv(self.B)
-        return (inverse * variance[..., None, :]) @ inverse.T

@@ -155,13 +155,14 @@ def adapt(
     The shell should have been initialised (`initialise_shell`). The core trains with its surrogate gates.
     """
     parts = method.trainable_parts if parts is None else parts
-    model = model.replace(core=model.core.surrogate())
-    windows = training_windows(series, settings.burn_in + settings.scored + 1, model.dtype)
-    trained = train(
-        model,
-        nll_objective(model, series, method, settings, parts),
-        windows,
-        parts=parts,
+
+    def run(model: StateSpaceModel, parts: tuple[str, ...], **options: Any) -> Trained:
+        windows = training_windows(series, settings.burn_in + settings.scored + 1, model.dtype)
+        return train(model, nll_objective(model, series, method, settings, parts), windows, parts=parts, **options)
+
+    trained = run(
+        model.replace(core=model.core.surrogate()),
+        parts,
         optimiser=settings.optimiser,
         schedule=settings.schedule,
         seed=seed,
@@ -172,20 +173,7 @@ def adapt(
     )
     final = trained.model
     if settings.calibration and trained.completed:
-        final = _calibrate_shell(final, series, method, settings, seed=seed + 1)
+        # A faster rate of the shell during training would calibrate it as well, but leaves a worse core.
+        schedule = replace(settings.schedule, num_updates=settings.calibration)
+        final = run(final, ("shell",), optimiser=_CALIBRATION, schedule=schedule, seed=seed + 1).model
     return replace(trained, model=_confine(final, series, method, settings))
-
-
-def _calibrate_shell(
-    model: StateSpaceModel, series: Series, method: Method, settings: Adaptation, *, seed: int
-) -> StateSpaceModel:
-    """Train the shell alone, so that the noise scales fit the trained core."""
-    return train(
-        model,
-        nll_objective(model, series, method, settings, ("shell",)),
-        training_windows(series, settings.burn_in + settings.scored + 1, model.dtype),
-        parts=("shell",),
-        optimiser=_CALIBRATION,
-        schedule=replace(settings.schedule, num_updates=settings.calibration or 0),
-        seed=seed,
-    ).model

@@ -17,6 +17,7 @@ from kaffee.filtering.rollout import free_run
 from kaffee.filtering.sweep import run_filter
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
+from kaffee.model.maps import Linear
 from kaffee.model.wrappers import Confined, Custom, as_core
 from kaffee.training.guard import confined, state_range
 
