@@ -1,4 +1,4 @@
-"""Nearly all the time of the suite is compiling: every program once, and without much optimisation."""
+"""Faster compilation, which takes nearly all the time of the suite: every program once, with little optimisation."""
 
 import subprocess
 import sys
@@ -15,10 +15,10 @@ QUICK = (
 
 
 def compile_quickly(environment: MutableMapping[str, str]) -> None:
-    """What one process has compiled the others take, also those that tests start, and the next run of the suite."""
+    """Share compiled programs between processes, including those that tests start, and with the next run."""
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
     environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    # Of this process, which has read its environment before.
+    # This process has already read its environment.
     jax.config.update("jax_compilation_cache_dir", environment["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update(
         "jax_persistent_cache_min_compile_time_secs", float(environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
@@ -28,7 +28,7 @@ def compile_quickly(environment: MutableMapping[str, str]) -> None:
 
 
 def _known(flags: str, environment: MutableMapping[str, str]) -> bool:
-    """XLA ends the process at a flag that it does not know, and versions differ in what they know."""
+    """Tell whether XLA knows the flags; an unknown one ends the process, and versions differ."""
     command = [sys.executable, "-c", "import jax; jax.devices()"]
-    found = subprocess.run(command, env={**environment, "XLA_FLAGS": flags}, capture_output=True, check=False)
-    return found.returncode == 0
+    done = subprocess.run(command, env={**environment, "XLA_FLAGS": flags}, capture_output=True, check=False)
+    return done.returncode == 0

@@ -49,7 +49,7 @@ class Swing(eqx.Module):
 
 
 def make_core(kind, *, latent_dim=LATENT, seed=0, dtype=np.float64):
-    """A core of every kind, non-trivial in all its parameters; the gates of the AL-RNN are kinds of their own."""
+    """Build a core of any kind, non-trivial in all its parameters; each gate of the AL-RNN is a kind."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape, scale=0.4):
@@ -73,7 +73,7 @@ def make_core(kind, *, latent_dim=LATENT, seed=0, dtype=np.float64):
 
 
 def make_map(kind, *, dtype=np.float64):
-    """B = [I 0] or a dense B."""
+    """Build B = [I 0] or a dense B."""
     if kind == "projection":
         return Projection(OBSERVED, LATENT)
     B = np.random.default_rng(7).standard_normal((OBSERVED, LATENT))
@@ -81,12 +81,12 @@ def make_map(kind, *, dtype=np.float64):
 
 
 def matrix_of(observation):
-    """B as NumPy."""
+    """Return B as a NumPy array."""
     return np.asarray(observation.matrix(), np.float64)
 
 
 def make_model(core="smooth", observation="projection", *, seed=0, dtype=np.float64):
-    """A model with different noise in every coordinate."""
+    """Build a model with different noise in every coordinate."""
     rng = np.random.default_rng(100 + seed)
     return StateSpaceModel(
         core=make_core(core, seed=seed, dtype=dtype) if isinstance(core, str) else core,
@@ -97,7 +97,7 @@ def make_model(core="smooth", observation="projection", *, seed=0, dtype=np.floa
 
 
 def make_data(*, missing=0.3, seed=0, rows=STEPS + 1, windows=WINDOWS, dtype=np.float64):
-    """Standard normal windows (W, T, N) with a mask; missing entries hold NaN. The first rows are complete."""
+    """Draw standard normal windows (W, T, N) with a mask; missing entries hold NaN. The first rows are complete."""
     rng = np.random.default_rng(200 + seed)
     x = rng.standard_normal((windows, rows, OBSERVED))
     mask = rng.uniform(size=x.shape) >= missing
@@ -108,7 +108,7 @@ def make_data(*, missing=0.3, seed=0, rows=STEPS + 1, windows=WINDOWS, dtype=np.
 
 
 def make_belief(*, seed=0, windows=WINDOWS, latent_dim=LATENT, dtype=np.float64):
-    """A different dense belief for every window."""
+    """Draw a different dense belief for every window."""
     rng = np.random.default_rng(300 + seed)
     root = rng.standard_normal((windows, latent_dim, latent_dim))
     covariance = 0.3 * root @ np.swapaxes(root, 1, 2) / latent_dim + 0.1 * np.eye(latent_dim)
@@ -117,7 +117,7 @@ def make_belief(*, seed=0, windows=WINDOWS, latent_dim=LATENT, dtype=np.float64)
 
 
 def make_problem(core="smooth", observation="projection", *, missing=0.3, seed=0):
-    """(dynamics, observations) as the recursion takes them, with a dense initial belief."""
+    """Build (dynamics, observations) for the recursion, with a dense initial belief."""
     model = make_model(core, observation, seed=seed)
     shell = model.shell
     belief = make_belief(seed=seed)
@@ -127,12 +127,12 @@ def make_problem(core="smooth", observation="projection", *, missing=0.3, seed=0
 
 
 def flat(tree):
-    """All floating-point leaves as one NumPy vector."""
+    """Concatenate all floating-point leaves to one NumPy vector."""
     return np.asarray(ravel_pytree(eqx.filter(tree, eqx.is_inexact_array))[0])
 
 
 def directional_differences(function, tree, direction, *, step=1e-5):
-    """The central difference (f(tree + h d) - f(tree - h d)) / 2h of a scalar function."""
+    """Compute the central difference (f(tree + h d) - f(tree - h d)) / 2h of a scalar function."""
     arrays, static = eqx.partition(tree, eqx.is_inexact_array)
     moved = [eqx.combine(jax.tree.map(lambda a, d, s=s: a + s * d, arrays, direction), static) for s in (step, -step)]
     high, low = (float(function(t)) for t in moved)
@@ -140,7 +140,7 @@ def directional_differences(function, tree, direction, *, step=1e-5):
 
 
 def random_direction(tree, seed):
-    """A standard normal tree of the same structure; a belief's covariance moves symmetrically."""
+    """Draw a standard normal tree of the same structure, with symmetric changes of a belief's covariance."""
     arrays = eqx.filter(tree, eqx.is_inexact_array)
     rng = np.random.default_rng(seed)
     direction = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype), arrays)
@@ -150,18 +150,18 @@ def random_direction(tree, seed):
 
 
 def symmetric_start(dynamics):
-    """The same tree with the symmetric part of the initial covariance: all that a covariance can feel."""
+    """Symmetrise the cotangent of the initial covariance, whose antisymmetric part has no meaning."""
     mean, covariance = dynamics.initial
     return dynamics._replace(initial=Belief(mean, 0.5 * (covariance + covariance.mT)))
 
 
 def inner(a, b):
-    """<a, b> over all leaves."""
+    """Compute <a, b> over all leaves."""
     return float(flat(a) @ flat(b))
 
 
 def finite_jacobian(function, z, step=1e-6):
-    """dF/dz by central differences."""
+    """Compute dF/dz by central differences."""
     columns = [
         (np.asarray(function(z + step * e)) - np.asarray(function(z - step * e))) / (2.0 * step) for e in np.eye(len(z))
     ]
@@ -169,7 +169,7 @@ def finite_jacobian(function, z, step=1e-6):
 
 
 def gaussian_nll(x, mean, covariance):
-    """-log N(x; mean, covariance), by a dense solve."""
+    """Compute -log N(x; mean, covariance) by a dense solve."""
     if len(x) == 0:
         return 0.0
     v = x - mean
@@ -178,7 +178,7 @@ def gaussian_nll(x, mean, covariance):
 
 
 def textbook_filter(step, jacobian, B, Gamma, Lambda, mean, covariance, x, mask, *, assimilate=True, transport=True):
-    """The extended Kalman filter of one window, textbook form: K = P B' S^-1, P = (I - K B) P.
+    """Filter one window by the extended Kalman filter in textbook form: K = P B' S^-1, P = (I - K B) P.
 
     A missing entry is a row that B, Lambda and x do not have.
 
@@ -202,7 +202,7 @@ def textbook_filter(step, jacobian, B, Gamma, Lambda, mean, covariance, x, mask,
 
 
 def joint_density(A, h, B, Gamma, Lambda, mean, covariance, num_steps):
-    """Mean (T N,) and covariance (T N, T N) of x_1..x_T for z' = A z + h + noise, x = B z + noise."""
+    """Compute mean (T N,) and covariance (T N, T N) of x_1..x_T for z' = A z + h + noise, x = B z + noise."""
     m, P = np.array(mean), np.array(covariance)
     means, cross = [], []
     for _ in range(num_steps):
@@ -222,7 +222,7 @@ def joint_density(A, h, B, Gamma, Lambda, mean, covariance, num_steps):
 
 
 def iterate(step, z, num_steps):
-    """z_1..z_T from z_0."""
+    """Compute z_1..z_T from z_0."""
     states = [np.asarray(z)]
     for _ in range(num_steps):
         states.append(np.asarray(step(states[-1])))
@@ -231,7 +231,7 @@ def iterate(step, z, num_steps):
 
 
 class Run(NamedTuple):
-    """All that a run computes, by `step` alone."""
+    """The results of a run by `step` alone."""
 
     nll: jax.Array
     faults: jax.Array
@@ -241,7 +241,7 @@ class Run(NamedTuple):
 
 @eqx.filter_jit
 def run(recursion, dynamics, observations):
-    """Every step of a batch of windows; one compiled program serves all tests with the same shapes."""
+    """Run a batch of windows; one compiled program serves all tests with the same shapes."""
 
     def body(belief, inputs):
         now = step(recursion, dynamics, observations.observation, belief, *inputs)

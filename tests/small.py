@@ -37,7 +37,7 @@ SETTINGS = (
 
 
 def rotation(num_steps, *, seed=0, noise=0.1, phase=0.0):
-    """A noisy rotation (T, 2), far from standard units."""
+    """Simulate a noisy rotation (T, 2), far from standard units."""
     rng = np.random.default_rng(seed)
     angle = 0.3 * np.arange(num_steps) + phase
     clean = np.stack([np.sin(angle), np.cos(angle)], axis=1)
@@ -45,7 +45,7 @@ def rotation(num_steps, *, seed=0, noise=0.1, phase=0.0):
 
 
 def gappy_series():
-    """Three recordings of unequal length, 30 % of the entries missing, with times."""
+    """Build three recordings of unequal length with times, 30 % of the entries missing."""
     rng = np.random.default_rng(1)
     recordings = [rotation(n, seed=n, phase=n) for n in (90, 60, 25)]
     for values in recordings:
@@ -55,13 +55,13 @@ def gappy_series():
 
 
 def standard_series(num_steps=60):
-    """One complete recording in standardised units."""
+    """Build one complete recording in standardised units."""
     values = rotation(num_steps)
     return Series.from_arrays((values - values.mean(axis=0)) / values.std(axis=0))
 
 
 def small_model(*, dtype=np.float32, B=None):
-    """An AL-RNN of the usual size; made of NumPy arrays, so that nothing has to be compiled for it."""
+    """Build an AL-RNN of the usual size from NumPy arrays, so that nothing has to be compiled for it."""
     rng = np.random.default_rng(0)
 
     def draw(*shape, scale=0.3):
@@ -81,11 +81,11 @@ def small_settings(*more):
 
 @cache
 def gappy_fit():
-    """One undisturbed fit in memory."""
+    """Fit once, in memory and without interruption."""
     return fit(gappy_series(), small_settings())
 
 
 def same_arrays(a, b):
-    """Whether two pytrees hold bit-identical arrays of the same types."""
+    """Tell whether two pytrees hold bit-identical arrays of the same types."""
     leaves = [jax.tree.leaves(eqx.filter(tree, eqx.is_array)) for tree in (a, b)]
     return all(x.dtype == y.dtype and np.array_equal(x, y, equal_nan=True) for x, y in zip(*leaves, strict=True))

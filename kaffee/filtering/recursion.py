@@ -1,4 +1,4 @@
-"""The one recursion of kaffee: predict, score, assimilate, with two switches; and what became non-finite in it.
+"""The one recursion of kaffee: predict, score, assimilate, with two switches; and its first non-finite value.
 
 | assimilate | transport | row of the paper              |
 |------------|-----------|-------------------------------|

@@ -54,13 +54,13 @@ class Watcher:
     """Callbacks of a run; the base class ignores them."""
 
     def compiling(self, what: str) -> None:
-        """Called before the first chunk is compiled."""
+        """Handle the start of compilation."""
 
     def advanced(self, update: int, loss: float, skipped: int) -> None:
-        """Called after every chunk; `loss` is the mean over its finite updates."""
+        """Handle the end of a chunk; `loss` is the mean over its finite updates."""
 
     def visited(self, update: int, model: StateSpaceModel) -> None:
-        """Called before the first update and after every chunk, with the model as if the run ended now."""
+        """Handle the model before the first update and after every chunk, as it would be if the run ended now."""
 
 
 @dataclass(frozen=True)
