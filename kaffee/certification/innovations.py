@@ -18,7 +18,7 @@ from kaffee.filtering.gated import Row, Track, advance, before_the_first_row, op
 from kaffee.filtering.gaussian import Belief, innovate
 from kaffee.filtering.recursion import Recursion, predict
 from kaffee.filtering.sweep import time_first
-from kaffee.metrics.calibration import coverage, normal
+from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
 from kaffee.model.statespace import StateSpaceModel
 
 WARM_UP = 20
@@ -230,7 +230,7 @@ def whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = NU
         lags=list(range(1, num_lags + 1)),
         autocorrelations=r,
         bands=bands,
-        chance=normal(int(usable.sum())) * error,
+        chance=normal_limit(int(usable.sum())) * error,
         ljung_box=np.where(degrees > 0, Q, np.nan),
         p_values=p_values,
         largest=float(np.abs(r[lag, coordinate])),
@@ -295,18 +295,6 @@ class Residuals:
     curve_levels: tuple[float, ...]
     curve: list[float]
     whiteness: Whiteness | None
-
-
-def ks_distance(u: Float[np.ndarray, " T"]) -> float:
-    """sup |F_n(u) - u|, the distance of a sample from the uniform distribution on [0, 1]; NaN for an empty one.
-
-    >>> round(ks_distance(np.array([0.1, 0.2, 0.3])), 6)
-    0.7
-    """
-    if not len(u):
-        return float("nan")
-    ordered, n = np.sort(u), len(u)
-    return float(np.max(np.maximum(np.arange(1, n + 1) / n - ordered, ordered - np.arange(n) / n)))
 
 
 def residual_checks(run: FilterPass) -> Residuals:

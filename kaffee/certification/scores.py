@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from kaffee.certification.forecasts import Forecast, climatology, ensemble_forecast, gaussian_forecast, persistence
 from kaffee.certification.innovations import FilterPass
 from kaffee.errors import DataError
-from kaffee.metrics.scores import STD_FLOOR
+from kaffee.metrics.scores import STD_FLOOR, gaussian_crps, gaussian_nll
 
 NUM_BLOCKS = 20
 MIN_BLOCKS = 4
@@ -73,22 +73,6 @@ class Scores:
     num_starts: int
     members: int
     diverged_members: int
-
-
-def gaussian_nll(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """-log N(y; mean, std^2), entry by entry."""
-    return 0.5 * np.log(2 * np.pi * std**2) + 0.5 * ((y - mean) / std) ** 2
-
-
-def gaussian_crps(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """The CRPS of a normal distribution (Gneiting et al. 2005): s [u (2 Phi(u) - 1) + 2 phi(u) - 1/sqrt(pi)].
-
-    >>> round(float(gaussian_crps(np.array(0.0), np.array(0.0), np.array(1.0))), 4)
-    0.2337
-    """
-    u = (y - mean) / std
-    density = np.exp(-0.5 * u**2) / np.sqrt(2 * np.pi)
-    return std * (u * (2 * ndtr(u) - 1) + 2 * density - 1 / np.sqrt(np.pi))
 
 
 def score(

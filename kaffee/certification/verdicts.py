@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from kaffee.certification.free_runs import Agreement, Watched
+from kaffee.certification.free_runs import Agreement, RunSummary
 from kaffee.certification.innovations import JUDGED, Residuals
 from kaffee.certification.scores import Scores
 from kaffee.certification.spread import Spread, SpreadGrowth
 from kaffee.certification.tangents import TangentProxy
-from kaffee.metrics.calibration import coverage_limits, ks_limit, normal, variance_limits
+from kaffee.metrics.calibration import coverage_limits, ks_limit, normal_limit, variance_limits
 
 Status = Literal["pass", "warn", "fail", "unknown"]
 SEVERITY: dict[Status, int] = {"unknown": 0, "pass": 1, "warn": 2, "fail": 3}
@@ -193,7 +193,7 @@ def calibration_verdict(found: Residuals) -> Verdict:
         ]
     )
     bias = decisive(
-        _judged(name, found.bias[j], abs(found.bias[j]), BIAS, normal(len(seen)) * found.bias_errors[j])
+        _judged(name, found.bias[j], abs(found.bias[j]), BIAS, normal_limit(len(seen)) * found.bias_errors[j])
         for name, j in zip(names, seen, strict=True)
     )
     pit = decisive(
@@ -390,7 +390,7 @@ def _in_units(quantity: str, unit: float) -> str:
     return f"{quantity}, {'linear model' if unit > LEAST_EXCESS else f'{LEAST_EXCESS:g} nats'} = 1"
 
 
-def _fate(found: Agreement, run: Watched) -> tuple[Finding, str]:
+def _fate(found: Agreement, run: RunSummary) -> tuple[Finding, str]:
     """What became of the runs, as a number and in words."""
     lost = run.diverged + run.trapped
     share = lost / found.runs
@@ -405,7 +405,7 @@ def _fate(found: Agreement, run: Watched) -> tuple[Finding, str]:
     return finding, f"{words}; {run.trapped} stay in a part of it" if run.trapped else words
 
 
-def _run_verdict(axis: int, name: str, found: Agreement, run: Watched) -> Verdict:
+def _run_verdict(axis: int, name: str, found: Agreement, run: RunSummary) -> Verdict:
     rule = (
         "passes if no long free run diverges or stays in a part of the attractor, the median D_stsp exceeds that of "
         f"data against data by at most {OCCUPATION[0]:g} of what the linear model's runs exceed it by, and D_H by at "

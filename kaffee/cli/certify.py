@@ -27,8 +27,8 @@ def report(
     With --on, recordings that have nothing to do with training are the held-out data; page and certificate then go to
     the folder on-NAME of the run, beside its own, and `kaffee compare RUN/on-NAME ...` finds them there.
     """
-    from kaffee.cli.finished import finished_fit
     from kaffee.cli.conclusion import conclude
+    from kaffee.cli.finished import finished_fit
 
     for run in runs:
         found = finished_fit(run, core, on=on)

@@ -16,7 +16,7 @@ from kaffee.filtering.likelihood import Gradient, Method, Score, window_nll
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.forcing import Forcing, run_forced
-from kaffee.training.guard import FreeRunGuard, confined
+from kaffee.training.guard import FreeRunGuard, confine
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
 
@@ -136,7 +136,7 @@ def finished(model: StateSpaceModel, series: Series, method: Method, settings: A
     """The trained model as it is used: confined, if it shall be."""
     if settings.confine is None:
         return model
-    return confined(model, series, method.filter, margin=settings.confine)
+    return confine(model, series, method.filter, margin=settings.confine)
 
 
 def adapt(

@@ -7,10 +7,12 @@ import pytest
 
 from certification.problems import A, held_out_series, linear_model, reconstruct, series_of, simulated, train_series
 from certification.problems import true_reconstruction as right
-from kaffee.certification.free_runs import Agreement, Distance, Reference, Watched, agreement, distances
+from kaffee.certification.free_runs import Agreement, RunSummary, agreement
 from kaffee.certification.verdicts import core_verdict, stochastic_verdict
 from kaffee.data.gaps import constant_columns, longest_stretch, pieces, stretches
 from kaffee.errors import DataError
+from kaffee.filtering.evaluation import Target
+from kaffee.metrics.attractors import AttractorDistances
 
 SMALL = {"runs": 4, "steps": 500}
 
@@ -53,11 +55,21 @@ def test_exponents_are_those_of_the_matrix(found):
 
 
 def test_figures_are_small_and_in_data_units(found):
-    assert set(found.drawn) == {"data", "core", "stochastic"}
+    assert set(found.drawn) == {"data", "core", "stochastic", "prior"}
     assert found.drawn["data"].shape == found.drawn["core"].shape == (1500, 2)
     assert abs(found.drawn["stochastic"].mean(axis=0)[1] + 200) < 40
     assert len(found.frequencies) == len(found.spectra["data"]) <= 400
     assert found.frequencies[-1] <= 1.0  # Nyquist of a step of 0.5
+
+
+def test_the_truth_and_the_prior_stand_beside_the_core(found):
+    assert found.truth is None
+    np.testing.assert_array_equal(found.prior_exponents.values, found.exponents.values)
+    train, test = train_series(), held_out_series()
+    known = agreement(right(), train, test, truth=np.concatenate([test.recordings[0]] * 2), **SMALL)
+    assert known.truth == AttractorDistances(pytest.approx(0.0, abs=0.2), pytest.approx(0.0, abs=0.2))
+    np.testing.assert_array_equal(known.drawn["truth"], known.drawn["data"])
+    assert agreement(right(), train, test, truth=test.recordings[1], **SMALL).truth is None  # too short
 
 
 def test_a_diverging_core_is_a_verdict():
@@ -114,8 +126,8 @@ def test_with_many_gaps_complete_rows_are_compared():
 
 def test_distances_of_identical_and_shifted_runs():
     x = np.random.default_rng(0).standard_normal((500, 2))
-    same, shifted, lost = distances(Reference(x, [], True, x), [x, x + 3.0, np.full_like(x, np.nan)])
-    assert same == Distance(0.0, pytest.approx(0.0, abs=1e-7))
+    same, shifted, lost = Target(x, "kernel").measure([x, x + 3.0, np.full_like(x, np.nan)])
+    assert same == AttractorDistances(0.0, pytest.approx(0.0, abs=1e-7))
     assert shifted.d_stsp > 2.0
     assert lost.d_stsp == np.inf
 
@@ -135,12 +147,12 @@ def test_stretches_and_pieces():
 
 
 def run_of(d_stsp, d_h, *, diverged=0, trapped=0):
-    return Watched(Distance(d_stsp, d_h), d_stsp, d_stsp, diverged, 9 if diverged else 0, trapped)
+    return RunSummary(AttractorDistances(d_stsp, d_h), d_stsp, d_stsp, diverged, 9 if diverged else 0, trapped)
 
 
 def made(core, **changes):
     """An agreement of which only the core's numbers matter."""
-    near, far = Distance(0.1, 0.05), run_of(1.1, 0.2)
+    near, far = AttractorDistances(0.1, 0.05), run_of(1.1, 0.2)
     spectra = {"frequencies": np.zeros(1), "spectra": {"data": np.ones((1, 1))}}
     blank = Agreement(
         *(500, 20, 1000, ("x",)),
@@ -166,8 +178,8 @@ def made(core, **changes):
         (run_of(np.nan, np.nan, diverged=20), {}, "fail"),
         (run_of(0.1, 0.1), {"linear": None}, "unknown"),
         (run_of(0.7, 0.1), {"prior_core": run_of(0.1, 0.1)}, "warn"),
-        (run_of(1.3, 0.1), {"floor_highest": Distance(50.0, 0.9)}, "fail"),
-        (run_of(0.9, 0.1), {"floor_highest": Distance(50.0, 0.9)}, "pass"),
+        (run_of(1.3, 0.1), {"floor_highest": AttractorDistances(50.0, 0.9)}, "fail"),
+        (run_of(0.9, 0.1), {"floor_highest": AttractorDistances(50.0, 0.9)}, "pass"),
     ],
 )
 def test_core_verdicts(core, changes, status):

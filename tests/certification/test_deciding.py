@@ -8,7 +8,6 @@ import pytest
 
 from certification.problems import passed
 from certification.test_agreement import made, run_of
-from kaffee.certification.free_runs import Distance
 from kaffee.certification.innovations import residual_checks
 from kaffee.certification.verdicts import (
     Finding,
@@ -19,6 +18,7 @@ from kaffee.certification.verdicts import (
     tangent_verdict,
     whiteness_verdict,
 )
+from kaffee.metrics.attractors import AttractorDistances
 
 
 @pytest.fixture(scope="module")
@@ -116,4 +116,7 @@ def test_the_number_of_free_runs_is_the_one_that_decides(core, changes, value, q
 def test_nothing_to_compare_with_has_no_number():
     verdict = core_verdict(made(run_of(0.1, 0.1), linear=None))
     assert (verdict.status, verdict.value, verdict.quantity) == ("unknown", None, "")
-    assert core_verdict(made(run_of(0.1, np.nan), spectra={}, floor=Distance(0.1, np.nan))).quantity == OCCUPATION
+    assert (
+        core_verdict(made(run_of(0.1, np.nan), spectra={}, floor=AttractorDistances(0.1, np.nan))).quantity
+        == OCCUPATION
+    )

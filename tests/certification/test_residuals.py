@@ -16,9 +16,10 @@ from certification.problems import (
     passed,
     wrong_dynamics,
 )
-from kaffee.certification.innovations import autocorrelation, ks_distance, residual_checks, whiteness
+from kaffee.certification.innovations import autocorrelation, residual_checks, whiteness
 from kaffee.certification.verdicts import calibration_verdict, whiteness_verdict
 from kaffee.errors import DataError
+from kaffee.metrics.calibration import ks_distance
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,12 @@ from kaffee.certification.scores import (
     Skill,
     block_mean,
     forecast_scores,
-    gaussian_crps,
-    gaussian_nll,
     score,
 )
 from kaffee.certification.spread import ranks, spread_curve, spread_growth
 from kaffee.certification.verdicts import skill_verdict, spread_verdict
 from kaffee.errors import DataError
+from kaffee.metrics.scores import gaussian_crps, gaussian_nll
 
 HORIZONS = (1, 4)
 
