@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kaffee.certification.check import MIN_ROWS
-from kaffee.certification.forecasts import Fan, default_horizons, forecast_fan
+from kaffee.certification.forecasts import Fan, Scores, default_horizons, forecast_fan, score_forecasts
 from kaffee.certification.free_runs import Agreement, agreement
 from kaffee.certification.innovations import (
     MIN_ENTRIES,
@@ -19,7 +19,6 @@ from kaffee.certification.innovations import (
     warm_up_of,
 )
 from kaffee.certification.linear import fit_linear
-from kaffee.certification.scores import Scores, forecast_scores
 from kaffee.certification.spread import SpreadGrowth, spread_growth
 from kaffee.certification.tangents import TangentProxy, tangent_proxy
 from kaffee.certification.verdicts import (
@@ -211,7 +210,7 @@ def certify(
     scores = part(
         "scores",
         "forecasts",
-        lambda: forecast_scores(needed(run), beside, standard, horizons, members=settings.members, seed=seed),
+        lambda: score_forecasts(needed(run), beside, standard, horizons, members=settings.members, seed=seed),
     )
     spread = part("spread", "withheld observations", lambda: spread_growth(needed(run), horizons, seed=seed))
     tangents = part("tangents", "tangents from data", lambda: tangent_proxy(needed(run), standard))

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from kaffee.certification.forecasts import Scores
 from kaffee.certification.free_runs import Agreement, RunSummary
 from kaffee.certification.innovations import JUDGED, Residuals
-from kaffee.certification.scores import Scores
 from kaffee.certification.spread import Spread, SpreadGrowth
 from kaffee.certification.tangents import TangentProxy
 from kaffee.metrics.calibration import coverage_limits, ks_limit, normal_limit, variance_limits

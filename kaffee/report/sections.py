@@ -6,10 +6,9 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.certification.certificate import AXES, Certificate
-from kaffee.certification.forecasts import Fan
+from kaffee.certification.forecasts import SURROGATE, Fan, Scores
 from kaffee.certification.free_runs import Agreement, RunSummary
 from kaffee.certification.innovations import Residuals, Whiteness
-from kaffee.certification.scores import SURROGATE, Scores
 from kaffee.certification.spread import SpreadGrowth
 from kaffee.certification.tangents import TangentProxy
 from kaffee.report.deciding import decided_by, quantity_of, shown

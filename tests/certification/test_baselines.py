@@ -23,7 +23,14 @@ from certification.problems import (
 )
 from kaffee.certification import linear
 from kaffee.certification import linear as regression
-from kaffee.certification.forecasts import ages, climatology, default_horizons, persistence, structure_function
+from kaffee.certification.forecasts import (
+    climatology,
+    default_horizons,
+    hold_readings,
+    persistence,
+    reading_ages,
+    structure_function,
+)
 from kaffee.certification.innovations import Starts, choose_starts, filter_pass, residual_checks
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
@@ -71,7 +78,7 @@ def test_persistence_by_hand_with_the_age_of_the_last_reading():
 
 
 def test_ages_start_at_the_first_reading():
-    assert ages(np.array([[NAN], [1.0], [NAN], [NAN]])).ravel().tolist() == [-1, 0, 1, 2]
+    assert reading_ages(np.array([[NAN], [1.0], [NAN], [NAN]])).ravel().tolist() == [-1, 0, 1, 2]
 
 
 def test_the_linear_model_is_as_good_as_the_true_one(fitted):
@@ -135,7 +142,7 @@ def test_a_regression_is_least_squares_over_all_recordings(monkeypatch):
     rows = [(np.concatenate([x[t - 1], x[t - 2], [1.0]]), x[t]) for x in recordings for t in range(2, len(x))]
     features, target = (np.array(a) for a in zip(*rows, strict=True))
     W, *_ = np.linalg.lstsq(features, target)
-    found = regression.ridge_regression(regression.moments(recordings, 2), 0.0)
+    found = regression.solve_ridge(*regression.sum_products(recordings, 2), 2, 0.0)
     np.testing.assert_allclose(np.vstack([found.A[0].T, found.A[1].T, found.c]), W, atol=1e-9)
     residual = target - features @ W
     np.testing.assert_allclose(np.diag(found.Q), (residual**2).mean(axis=0) + 1e-6)
@@ -144,7 +151,7 @@ def test_a_regression_is_least_squares_over_all_recordings(monkeypatch):
 
 def orders_of(values):
     series, part, *_ = own_units(values)
-    return [choice.order for choice in regression.best_choices(series, part)]
+    return [choice.order for choice in regression.choose_orders(series, part)]
 
 
 def test_the_order_grows_with_the_memory_of_the_data():
@@ -167,10 +174,10 @@ def test_a_coordinate_that_repeats_another_is_predicted_as_by_least_squares(monk
     """And free runs stay bounded."""
     short_fit(monkeypatch)
     series, part, validation, model = own_units(delayed())
-    choice = regression.best_choices(series, part)[0]
-    plain = regression.vector_autoregression(part, choice)
+    choice = regression.choose_orders(series, part)[0]
+    plain = regression.fit_autoregression(part, choice)
     best = linear._Best(validation)
-    start = best.score(linear.stable(linear.companion_model(plain, 1.0)))
+    start = best.score(linear.stabilise(linear.build_companion(plain, 1.0)))
     assert start < regression.one_step_nll(plain, series, part) + 0.1
     assert start < -2.0
     fitted = linear.fit_linear(model, series)
@@ -187,7 +194,7 @@ def test_a_noisy_sine_is_known_as_well_as_by_a_long_autoregression(monkeypatch):
     sine = np.sin(0.2 * np.arange(3000)) + 0.3 * np.random.default_rng(0).standard_normal(3000)
     _, train, test, model = own_units(sine[:, None])
     fitted = linear.fit_linear(model, train).model
-    long = regression.vector_autoregression(train, regression.Choice(20, 1e-9))
+    long = regression.fit_autoregression(train, regression.Choice(20, 1e-9))
     residual = (test.recordings[0] - long.predict(test.recordings[0]))[21:]
     expected = 0.5 * np.log(2 * np.pi * long.Q[0, 0]) + 0.5 * (residual**2).mean() / long.Q[0, 0]
     assert linear._Best(test).score(fitted) < expected + 0.05
@@ -226,31 +233,31 @@ def test_gaps_and_short_recordings_are_skipped(monkeypatch):
 
 
 def test_a_growing_mode_is_held_back():
-    grown = linear.stable(reconstruct(passed().reconstruction.model).model)
+    grown = linear.stabilise(reconstruct(passed().reconstruction.model).model)
     np.testing.assert_array_equal(grown.core.A, passed().reconstruction.model.core.A)
     model = grown.replace(core=replace(grown.core, A=1.5 * grown.core.A))
-    assert radius(linear.stable(model)) == pytest.approx(0.999, abs=1e-4)
+    assert radius(linear.stabilise(model)) == pytest.approx(0.999, abs=1e-4)
 
 
 def test_holding_back_a_regression_scales_its_kth_matrix_by_the_kth_power():
     rng = np.random.default_rng(0)
     found = regression.Regression(rng.standard_normal((3, 2, 2)), np.zeros(2), np.array([[1.0, 0.3], [0.3, 0.5]]))
-    model = linear.companion_model(found)
+    model = linear.build_companion(found)
     scale = linear.STABLE / radius(model)
-    expected = linear.companion_model(found._replace(A=found.A * scale ** np.arange(1, 4)[:, None, None]))
+    expected = linear.build_companion(found._replace(A=found.A * scale ** np.arange(1, 4)[:, None, None]))
     assert scale < 1
 
     def responses(model):
         matrix, B = np.asarray(model.core.A, float), np.asarray(model.observation.matrix(), float)
         return [B @ np.linalg.matrix_power(matrix, k)[:, :2] for k in range(8)]
 
-    np.testing.assert_allclose(responses(linear.stable(model)), responses(expected), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(responses(linear.stabilise(model)), responses(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_interpolation_is_for_starting_values_only():
     values = np.array([[NAN, NAN], [1.0, NAN], [NAN, NAN], [3.0, NAN]])
-    assert regression.interpolated(values).tolist() == [[1, 0], [1, 0], [2, 0], [3, 0]]
-    assert regression.held(values).tolist() == [[0, 0], [1, 0], [1, 0], [3, 0]]
+    assert regression.interpolate(values).tolist() == [[1, 0], [1, 0], [2, 0], [3, 0]]
+    assert hold_readings(values).tolist() == [[0, 0], [1, 0], [1, 0], [3, 0]]
 
 
 def test_horizons_reach_two_decorrelation_times_and_fit_the_held_out_data():

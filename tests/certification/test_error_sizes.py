@@ -6,7 +6,7 @@ import pytest
 from certification.oscillator import simulated, true_model
 from certification.problems import passed
 from kaffee.certification.innovations import Starts, choose_starts, filter_pass
-from kaffee.certification.spread import Foretold, SpreadGrowth, foretell, spread_growth
+from kaffee.certification.spread import ErrorSizePrediction, SpreadGrowth, predict_error_size, spread_growth
 from kaffee.certification.verdicts import spread_verdict
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
@@ -30,7 +30,7 @@ def test_sizes_that_follow_the_state_are_foretold():
     rng = np.random.default_rng(0)
     state, mask = rng.standard_normal((500, 2)), rng.uniform(size=(500, 2)) < 0.8
     error = np.exp(0.4 * state[:, :1] * state[:, 1:]) * rng.standard_normal((500, 2))
-    found = foretell(error, mask, starts_of(500), 1, state, None)
+    found = predict_error_size(error, mask, starts_of(500), 1, state, None)
     assert found.by == "the state at the start"
     assert found.rank > 0.15 > 3 * found.error
 
@@ -40,7 +40,7 @@ def test_errors_of_one_size_are_not_foretold_even_if_forecasts_overlap(seed):
     rng = np.random.default_rng(seed)
     error = moving_average(500, 10, rng)
     state = moving_average(500, 30, rng)
-    found = foretell(error, np.ones(error.shape, bool), starts_of(500), 10, state, None)
+    found = predict_error_size(error, np.ones(error.shape, bool), starts_of(500), 10, state, None)
     assert found.rank < max(0.05, 3 * found.error)
 
 
@@ -48,7 +48,9 @@ def test_variances_that_were_not_used_may_foretell():
     rng = np.random.default_rng(1)
     std = np.exp(0.5 * rng.standard_normal((500, 12)))
     error = std * rng.standard_normal(std.shape)
-    found = foretell(error, np.ones(std.shape, bool), starts_of(500), 1, rng.standard_normal(std.shape), std**2)
+    found = predict_error_size(
+        error, np.ones(std.shape, bool), starts_of(500), 1, rng.standard_normal(std.shape), std**2
+    )
     assert found.by == "the core's own tangents"
     assert found.rank == pytest.approx(np.mean([spearman(std[:, j], np.abs(error[:, j])) for j in range(12)]), abs=1e-3)
 
@@ -88,12 +90,12 @@ def test_a_constant_spread_of_constant_errors_is_neither_good_nor_bad():
     [(0.04, 0.001, "unknown"), (0.08, 0.01, "warn"), (0.2, 0.01, "fail"), (0.2, 0.1, "unknown")],
 )
 def test_how_much_must_be_foretold(withheld, rank, error, status):
-    at = withheld["blind"].horizons[0]._replace(foretold=Foretold("x", rank, error))
+    at = withheld["blind"].horizons[0]._replace(foretold=ErrorSizePrediction("x", rank, error))
     assert spread_verdict(SpreadGrowth([at]), HORIZON).status == status
 
 
 def test_too_few_forecasts_to_tell(withheld):
-    at = withheld["blind"].horizons[0]._replace(foretold=Foretold("x", np.nan, np.nan))
+    at = withheld["blind"].horizons[0]._replace(foretold=ErrorSizePrediction("x", np.nan, np.nan))
     verdict = spread_verdict(SpreadGrowth([at]), HORIZON)
     assert verdict.status == "unknown"
     assert "too few forecasts" in verdict.sentence

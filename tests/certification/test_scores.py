@@ -6,17 +6,18 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from certification.problems import SCALER, gappy_series, passed, train_series, wrong_dynamics
-from kaffee.certification.forecasts import ensemble_forecast, gaussian_forecast
-from kaffee.certification.innovations import Starts
-from kaffee.certification.scores import (
+from kaffee.certification.forecasts import (
     Score,
     Scores,
     Skill,
     block_mean,
-    forecast_scores,
-    score,
+    ensemble_forecast,
+    gaussian_forecast,
+    score_forecasts,
+    score_gaussian,
 )
-from kaffee.certification.spread import ranks, spread_curve, spread_growth
+from kaffee.certification.innovations import Starts
+from kaffee.certification.spread import correlate_with_error, spread_curve, spread_growth
 from kaffee.certification.verdicts import skill_verdict, spread_verdict
 from kaffee.errors import DataError
 from kaffee.metrics.scores import gaussian_crps, gaussian_nll
@@ -28,7 +29,7 @@ HORIZONS = (1, 4)
 def scores():
     """The true model as its own linear baseline: it must tie with itself."""
     train = train_series().standardised(SCALER).recordings
-    return forecast_scores(passed(), passed(), train, HORIZONS, members=200, seed=0)
+    return score_forecasts(passed(), passed(), train, HORIZONS, members=200, seed=0)
 
 
 def test_crps_and_nll_of_a_normal_distribution():
@@ -43,17 +44,17 @@ def test_crps_and_nll_of_a_normal_distribution():
 def test_scores_in_data_units_by_hand():
     y, mean, std = np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]]), np.array([[2.0, 1.0]])
     mask = np.array([[True, False]])
-    found = score(y, mean, std, mask, np.array([3.0, 40.0]))
+    found = score_gaussian(y, mean, std, mask, np.array([3.0, 40.0]))
     assert found.num_entries == 1
     assert found.rmse == pytest.approx(3.0)
     assert found.nll == pytest.approx(-norm.logpdf(3.0, 0.0, 6.0))
     assert found.nll_standard == pytest.approx(-norm.logpdf(1.0, 0.0, 2.0))
     assert found.crps == pytest.approx(3 * found.crps_standard)
     assert found.coverage_90 == 1.0
-    nothing = score(y, mean, std, np.zeros((1, 2), bool), np.ones(2))
+    nothing = score_gaussian(y, mean, std, np.zeros((1, 2), bool), np.ones(2))
     assert nothing.num_entries == 0
     assert np.isnan(nothing.nll)
-    lost = score(y, mean * np.nan, std, mask, np.ones(2))
+    lost = score_gaussian(y, mean * np.nan, std, mask, np.ones(2))
     assert np.isnan(lost.nll)
     assert np.isnan(lost.coverage_90)
 
@@ -92,10 +93,10 @@ def test_a_model_ties_with_itself_and_beats_what_knows_less(scores):
 
 def test_skill_is_significant_where_it_should_be():
     train = train_series().standardised(SCALER).recordings
-    alone = forecast_scores(passed(), None, train, HORIZONS, members=200, seed=0)
+    alone = score_forecasts(passed(), None, train, HORIZONS, members=200, seed=0)
     assert skill_verdict(alone).status == "pass"
     assert alone.skill[0].gain > 5 * alone.skill[0].error > 0
-    worse = forecast_scores(passed(wrong_dynamics), passed(), train, HORIZONS, members=200, seed=0)
+    worse = score_forecasts(passed(wrong_dynamics), passed(), train, HORIZONS, members=200, seed=0)
     assert skill_verdict(worse).status == "fail"
     assert worse.skill[0].gain < -5 * worse.skill[0].error
 
@@ -103,7 +104,7 @@ def test_skill_is_significant_where_it_should_be():
 def test_gaps_and_ends_are_left_out():
     run = passed(series=gappy_series)
     train = train_series().standardised(SCALER).recordings
-    found = forecast_scores(run, run, train, HORIZONS, members=200, seed=0)
+    found = score_forecasts(run, run, train, HORIZONS, members=200, seed=0)
     y = run.starts.ahead(run.standard, 4)
     assert found.methods["climatology"][1].num_entries == (~np.isnan(y)).sum()
     assert 0.7 < (~np.isnan(y)).mean() < 0.9
@@ -155,7 +156,7 @@ def test_calibrated_spreads_reach_their_ceiling():
     std = np.exp(0.5 * rng.standard_normal((4000, 2))) * [1.0, 5.0]
     mask = rng.uniform(size=std.shape) < 0.9
     error = std * rng.standard_normal(std.shape)
-    found = ranks(std, std, error, mask, rng)
+    found = correlate_with_error(std, std, error, mask, rng)
     assert found.within_ratio == pytest.approx(1.0, abs=0.15)
     assert found.pooled > found.within + 0.2  # the coordinates differ, which tells nothing about time
     curve = spread_curve(std**2, error**2, mask)
@@ -168,10 +169,10 @@ def test_shuffled_and_constant_spreads_say_nothing():
     rng = np.random.default_rng(1)
     std = np.exp(0.5 * rng.standard_normal((4000, 2)))
     mask = np.ones_like(std, bool)
-    shuffled = ranks(std, std, rng.permutation(std) * rng.standard_normal(std.shape), mask, rng)
+    shuffled = correlate_with_error(std, std, rng.permutation(std) * rng.standard_normal(std.shape), mask, rng)
     assert abs(shuffled.within_ratio) < 0.15
     constant = np.ones_like(std) * [1.0, 2.0]
-    found = ranks(constant, constant, constant * rng.standard_normal(std.shape), mask, rng)
+    found = correlate_with_error(constant, constant, constant * rng.standard_normal(std.shape), mask, rng)
     assert found.within == 0.0
     assert np.isnan(found.within_ratio)
     assert np.isnan(spread_curve(constant**2, std**2, mask).slope_within)
