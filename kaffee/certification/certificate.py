@@ -21,18 +21,7 @@ from kaffee.certification.innovations import (
 from kaffee.certification.linear import fit_linear
 from kaffee.certification.spread import SpreadGrowth, spread_growth
 from kaffee.certification.tangents import TangentProxy, tangent_proxy
-from kaffee.certification.verdicts import (
-    Status,
-    Verdict,
-    calibration_verdict,
-    core_verdict,
-    skill_verdict,
-    spread_verdict,
-    stochastic_verdict,
-    tangent_verdict,
-    whiteness_verdict,
-    worst,
-)
+from kaffee.certification.verdicts import Status, Verdict, judge, worst
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.gaps import complete_rows
 from kaffee.data.series import Series
@@ -229,15 +218,8 @@ def certify(
         ),
     )
     fan = None if run is None else forecast_fan(run, max(horizons), settings.members, seed=seed)
-    verdicts = (
-        _verdict(1, "calibration", residuals, calibration_verdict, missing.get("residuals")),
-        _verdict(1, "whiteness", residuals, whiteness_verdict, missing.get("residuals")),
-        _verdict(1, "skill", scores, skill_verdict, missing.get("scores")),
-        _verdict(1, "spread", spread, lambda found: spread_verdict(found, tau), missing.get("spread")),
-        _verdict(1, "tangents", tangents, tangent_verdict, missing.get("tangents")),
-        _verdict(2, "stochastic run", free, stochastic_verdict, missing.get("agreement")),
-        _verdict(3, "core", free, core_verdict, missing.get("agreement")),
-    )
+    parts = {"residuals": residuals, "scores": scores, "spread": spread, "tangents": tangents, "agreement": free}
+    verdicts = judge(parts, missing, horizon=tau)
     about = {
         "method": reconstruction.method,
         "dt": reconstruction.dt,
@@ -248,10 +230,3 @@ def certify(
         "settings": asdict(settings),
     }
     return Certificate(verdicts, residuals, scores, spread, tangents, free, fan, missing, about)
-
-
-def _verdict(axis: int, name: str, found: T | None, judge: Callable[[T], Verdict], reason: str | None) -> Verdict:
-    """The verdict on a part, "unknown" with the reason if it is not there."""
-    if found is None:
-        return Verdict(axis, name, "unknown", None, "", reason or "Not computed.")
-    return judge(found)

@@ -192,16 +192,16 @@ def agreement(
         runs=runs,
         steps=steps,
         columns=tuple(np.array(test.columns)[varying].tolist()),
-        core=_summarise(core),
-        stochastic=_summarise(stochastic),
-        prior_core=None if before is None else _summarise(before),
-        prior_stochastic=None if prior is None else _summarise(run(prior, seed)),
-        linear=None if linear is None else _summarise(run(linear, seed)),
+        core=summarise_runs(core),
+        stochastic=summarise_runs(stochastic),
+        prior_core=None if before is None else summarise_runs(before),
+        prior_stochastic=None if prior is None else summarise_runs(run(prior, seed)),
+        linear=None if linear is None else summarise_runs(run(linear, seed)),
         floor=_reduce(np.median, floors),
         floor_highest=_reduce(np.max, floors),
         num_pieces=len(floors),
         at_rest=target.measure([np.broadcast_to(rows.mean(axis=0), rows.shape)])[0],
-        exponents=_average_exponents(core, reconstruction.dt),
+        exponents=average_exponents(core, reconstruction.dt),
         shown=tuple(test.columns[j] for j in columns),
         drawn={name: path[:MAX_POINTS] for name, path in kept.items()},
         frequencies=np.fft.rfftfreq(len(rows), reconstruction.dt)[::thin],
@@ -209,7 +209,7 @@ def agreement(
         if target.spectra
         else {},
         truth=_reduce(np.median, ideal_distances) if ideal_distances else None,
-        prior_exponents=None if before is None or prior is None else _average_exponents(before, prior.dt),
+        prior_exponents=None if before is None or prior is None else average_exponents(before, prior.dt),
     )
 
 
@@ -247,7 +247,8 @@ def _reduce(by: Callable[..., Any], distances: list[AttractorDistances]) -> Attr
     return AttractorDistances(*by(table, axis=0).tolist())
 
 
-def _summarise(runs: FreeRunEvaluation) -> RunSummary:
+def summarise_runs(runs: FreeRunEvaluation) -> RunSummary:
+    """Summarise free runs beside their target."""
     occupation = [d.d_stsp for d in runs.distances]
     return RunSummary(
         typical=_reduce(np.median, runs.distances),
@@ -259,7 +260,7 @@ def _summarise(runs: FreeRunEvaluation) -> RunSummary:
     )
 
 
-def _average_exponents(runs: FreeRunEvaluation, dt: float) -> Exponents | None:
+def average_exponents(runs: FreeRunEvaluation, dt: float) -> Exponents | None:
     """Average the leading exponents over some free runs; None if all diverged.
 
     The standard errors are those of the mean over runs, so that runs that settle in different places show in them.

@@ -7,7 +7,7 @@ from certification.oscillator import simulated, true_model
 from certification.problems import passed
 from kaffee.certification.innovations import Starts, choose_starts, filter_pass
 from kaffee.certification.spread import ErrorSizePrediction, SpreadGrowth, predict_error_size, spread_growth
-from kaffee.certification.verdicts import spread_verdict
+from kaffee.certification.verdicts import judge_spread
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
@@ -70,8 +70,8 @@ def withheld():
 
 
 def test_a_filter_without_transport_fails_where_its_tangents_matter(withheld):
-    assert spread_verdict(withheld["kaffee"], HORIZON).status == "pass"
-    verdict = spread_verdict(withheld["blind"], HORIZON)
+    assert judge_spread(withheld["kaffee"], HORIZON).status == "pass"
+    verdict = judge_spread(withheld["blind"], HORIZON)
     assert verdict.status == "fail"
     assert verdict.value > 0.1
     assert verdict.quantity.startswith("rank correlation of |error| and ")
@@ -80,7 +80,7 @@ def test_a_filter_without_transport_fails_where_its_tangents_matter(withheld):
 
 
 def test_a_constant_spread_of_constant_errors_is_neither_good_nor_bad():
-    verdict = spread_verdict(spread_growth(passed(), (1, 4), seed=0), 4)
+    verdict = judge_spread(spread_growth(passed(), (1, 4), seed=0), 4)
     assert verdict.status == "unknown"
     assert "nothing shows that the size of errors does" in verdict.sentence
 
@@ -91,11 +91,11 @@ def test_a_constant_spread_of_constant_errors_is_neither_good_nor_bad():
 )
 def test_how_much_must_be_foretold(withheld, rank, error, status):
     at = withheld["blind"].horizons[0]._replace(foretold=ErrorSizePrediction("x", rank, error))
-    assert spread_verdict(SpreadGrowth([at]), HORIZON).status == status
+    assert judge_spread(SpreadGrowth([at]), HORIZON).status == status
 
 
 def test_too_few_forecasts_to_tell(withheld):
     at = withheld["blind"].horizons[0]._replace(foretold=ErrorSizePrediction("x", np.nan, np.nan))
-    verdict = spread_verdict(SpreadGrowth([at]), HORIZON)
+    verdict = judge_spread(SpreadGrowth([at]), HORIZON)
     assert verdict.status == "unknown"
     assert "too few forecasts" in verdict.sentence

@@ -18,7 +18,7 @@ from kaffee.certification.forecasts import (
 )
 from kaffee.certification.innovations import Starts
 from kaffee.certification.spread import correlate_with_error, spread_curve, spread_growth
-from kaffee.certification.verdicts import skill_verdict, spread_verdict
+from kaffee.certification.verdicts import judge_skill, judge_spread
 from kaffee.errors import DataError
 from kaffee.metrics.scores import gaussian_crps, gaussian_nll
 
@@ -88,16 +88,16 @@ def test_a_model_ties_with_itself_and_beats_what_knows_less(scores):
     for other in ("persistence", "climatology"):
         assert one.nll_standard < scores.methods[other][0].nll_standard - 0.1
     assert scores.skill[0].baseline == "linear"
-    assert skill_verdict(scores).status == "warn"  # no better than a linear model, and no worse
+    assert judge_skill(scores).status == "warn"  # no better than a linear model, and no worse
 
 
 def test_skill_is_significant_where_it_should_be():
     train = train_series().standardised(SCALER).recordings
     alone = score_forecasts(passed(), None, train, HORIZONS, members=200, seed=0)
-    assert skill_verdict(alone).status == "pass"
+    assert judge_skill(alone).status == "pass"
     assert alone.skill[0].gain > 5 * alone.skill[0].error > 0
     worse = score_forecasts(passed(wrong_dynamics), passed(), train, HORIZONS, members=200, seed=0)
-    assert skill_verdict(worse).status == "fail"
+    assert judge_skill(worse).status == "fail"
     assert worse.skill[0].gain < -5 * worse.skill[0].error
 
 
@@ -145,7 +145,7 @@ def made_scores(*skills):
     ],
 )
 def test_skill_verdicts(skills, status):
-    assert skill_verdict(made_scores(*skills)).status == status
+    assert judge_skill(made_scores(*skills)).status == status
 
 
 # --- spread ---
@@ -182,7 +182,7 @@ def test_a_linear_model_has_a_spread_that_does_not_vary():
     found = spread_growth(passed(), HORIZONS, seed=0)
     assert [s.horizon for s in found.horizons] == [1, 4]
     assert found.horizons[0].ratio == pytest.approx(1.0, abs=0.2)
-    verdict = spread_verdict(found, 4)
+    verdict = judge_spread(found, 4)
     assert verdict.status == "unknown"
     assert "hardly varies" in verdict.sentence
 

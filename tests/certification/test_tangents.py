@@ -19,7 +19,7 @@ from kaffee.certification.tangents import (
     tangent_proxy,
     try_candidates,
 )
-from kaffee.certification.verdicts import tangent_verdict
+from kaffee.certification.verdicts import judge_tangents
 from kaffee.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -138,7 +138,7 @@ def test_of_equally_good_local_maps_the_widest_is_chosen():
 def test_a_linear_system_has_no_tangents_to_follow():
     proxy = tangent_proxy(passed(), train_series().standardised(SCALER).recordings)
     assert proxy.r2_over_linear < 0.05
-    verdict = tangent_verdict(proxy)
+    verdict = judge_tangents(proxy)
     assert verdict.status == "unknown"
     assert "do not show" in verdict.sentence
 
@@ -161,4 +161,4 @@ def test_too_few_pairs_are_an_error():
 )
 def test_tangent_verdicts(within, nonlinear, reliability, status):
     proxy = TangentProxy(within, within, "local 0.05, 1", 0.9, nonlinear, reliability, 1000, [])
-    assert tangent_verdict(proxy).status == status
+    assert judge_tangents(proxy).status == status
