@@ -1,4 +1,4 @@
-"""How an evaluation is done, as data that stands beside its results."""
+"""Free runs against a known truth: the protocol, the reference to compare with, and axes 2 and 3 of the report card."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -80,11 +80,8 @@ class Protocol:
         return tuple(sorted({self.horizon, *self.spectrum_horizons}))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Convert to JSON values."""
         return asdict(self)
-
-
-# What a surrogate is compared with: the true system's trajectories, Jacobians and Lyapunov spectra.
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,7 @@ class Reference:
         return lyapunov_spectrum(self.system, self.test_states)
 
     def jacobians(self, states: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N N"]:
-        """J* of the flow at states, in the model's standardised coordinates: J_ij s_j / s_i."""
+        """Compute J* of the flow at states, in the model's standardised coordinates: J_ij s_j / s_i."""
         with jax.enable_x64(True):
             J = np.asarray(jax.jit(jax.vmap(self.system.jacobian))(jnp.asarray(states)))
         scale = self.scaler.scale
@@ -150,8 +147,7 @@ def simulate_reference(
     """Simulate training data, test data and the clean reference of a system.
 
     Args:
-        scaler: Standardise by the clean training states (appendix C.3), or by the noisy observations, if these are all
-            that may be known (appendix C.5).
+        scaler: Standardise by the clean training states (appendix C.3), or by the noisy observations (appendix C.5).
     """
     longest = max(protocol.all_horizons)
     num_test = max(
@@ -181,9 +177,6 @@ def simulate_reference(
         test_observations=observations[num_train_steps:],
         clean=clean,
     )
-
-
-# Axes 2 and 3: long free runs with the shell on and off, against noisy and clean truth.
 
 
 class Fidelity(NamedTuple):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kaffee.certification.card import core_of, evaluate
+from kaffee.certification.card import evaluate, read_core
 from kaffee.certification.fidelity import Fidelity, Reference
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.series import Series
@@ -72,7 +72,7 @@ def measure_card(store: ResultStore, cell: Cell) -> Measurement:
     known_core, prior_cell = None, store.prior_of(cell)
     confined = row.settings.adaptation.confine is not None
     if prior_cell is not None and not get_method(row.method).train_core and not confined:
-        known_core = core_of(store.prior_store.read(prior_cell) or {})
+        known_core = read_core(store.prior_store.read(prior_cell) or {})
     protocol = row.settings.protocol
     card = evaluate(trained.model, reference, method=row.method, protocol=protocol, core_fidelity=known_core)
     return _measurement(card.to_dict(), trained, trained_at)
