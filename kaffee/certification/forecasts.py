@@ -58,7 +58,7 @@ class Forecast(NamedTuple):
 # Baselines: what anyone could forecast without a model of the dynamics.
 
 
-def climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
+def _climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
     """Forecast N(mean, variance) of the training data, whatever was read last."""
     everything = np.concatenate(train)
     shape = (len(starts.rows), len(horizons), everything.shape[1])
@@ -66,10 +66,10 @@ def climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> F
     return Forecast(np.broadcast_to(mean, shape), np.broadcast_to(std, shape))
 
 
-def structure_function(train: Recordings, lag: int) -> Float[np.ndarray, " N"]:
+def _structure_function(train: Recordings, lag: int) -> Float[np.ndarray, " N"]:
     """Return the mean over t of (x_{t+lag} - x_t)^2 for every coordinate; NaN without a pair.
 
-    >>> structure_function([np.array([[0.0], [1.0], [3.0]])], 1)
+    >>> _structure_function([np.array([[0.0], [1.0], [3.0]])], 1)
     array([2.5])
     """
     differences = [(x[lag:] - x[: len(x) - lag]) ** 2 for x in train if len(x) > lag]
@@ -78,10 +78,10 @@ def structure_function(train: Recordings, lag: int) -> Float[np.ndarray, " N"]:
     return np.where(count > 0, np.nansum(stacked, axis=0) / np.maximum(count, 1), np.nan)
 
 
-def reading_ages(values: Float[np.ndarray, "T N"]) -> Int[np.ndarray, "T N"]:
+def _reading_ages(values: Float[np.ndarray, "T N"]) -> Int[np.ndarray, "T N"]:
     """Count the rows since each coordinate was last read, 0 if in this row; -1 before its first reading.
 
-    >>> reading_ages(np.array([[np.nan], [1.0], [np.nan], [2.0]])).ravel().tolist()
+    >>> _reading_ages(np.array([[np.nan], [1.0], [np.nan], [2.0]])).ravel().tolist()
     [-1, 0, 1, 0]
     """
     row = np.arange(len(values))[:, None]
@@ -91,25 +91,25 @@ def reading_ages(values: Float[np.ndarray, "T N"]) -> Int[np.ndarray, "T N"]:
 
 def hold_readings(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
     """Fill gaps by the last reading before, 0 if there is none."""
-    age = reading_ages(values)
+    age = _reading_ages(values)
     rows = np.arange(len(values))[:, None] - np.maximum(age, 0)
     return np.where(age < 0, 0.0, np.take_along_axis(values, rows, axis=0))
 
 
-def persistence(train: Recordings, test: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
+def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
     """Forecast N(last reading, D(h + age)), D the training data's mean squared difference over that many steps.
 
     `age` is how long ago that reading was. Climatology where nothing was read yet, or where the training data have no
     pair of readings so far apart.
     """
-    mean, std = (values.copy() for values in climatology(train, starts, horizons))
-    age = starts.ahead(tuple(reading_ages(values) for values in test), 0)
+    mean, std = (values.copy() for values in _climatology(train, starts, horizons))
+    age = starts.ahead(tuple(_reading_ages(values) for values in test), 0)
     last = starts.ahead(tuple(hold_readings(values) for values in test), 0)
     variances: dict[int, np.ndarray] = {}
     for i, h in enumerate(horizons):
         for lag in (np.unique(age[age >= 0]).astype(int) + h).tolist():
             if lag not in variances:
-                variances[lag] = structure_function(train, lag)
+                variances[lag] = _structure_function(train, lag)
             known = (age + h == lag) & (age >= 0) & (variances[lag] > 0)
             mean[:, i][known] = last[known]
             std[:, i][known] = np.sqrt(np.broadcast_to(variances[lag], known.shape)[known])
@@ -147,7 +147,7 @@ def carry_ahead(model: StateSpaceModel, recursion: Recursion, beliefs: Belief, n
     return Ahead(*(np.asarray(a, np.float64).swapaxes(0, 1) for a in moments))
 
 
-def gaussian_forecast(
+def _gaussian_forecast(
     model: StateSpaceModel, recursion: Recursion, beliefs: Belief, horizons: Sequence[int]
 ) -> Forecast:
     """Forecast readings at `horizons` by the covariance recursion; exact for a linear core, and for any at one step."""
@@ -156,7 +156,7 @@ def gaussian_forecast(
     return Forecast(ahead.mean[:, chosen], np.sqrt(ahead.variance[:, chosen] + noise))
 
 
-def ensemble_forecast(
+def _ensemble_forecast(
     model: StateSpaceModel, beliefs: Belief, horizons: Sequence[int], members: int, *, seed: int
 ) -> tuple[Forecast, int]:
     """Forecast readings at `horizons` by the moments of ensembles; also count the members that left the attractor.
@@ -242,7 +242,7 @@ class Scores:
     diverged_members: int
 
 
-def score_gaussian(
+def _score_gaussian(
     y: Float[np.ndarray, "S N"],
     mean: Float[np.ndarray, "S N"],
     std: Float[np.ndarray, "S N"],
@@ -313,17 +313,19 @@ def score_forecasts(
     """
     horizons = tuple(sorted(set(horizons)))
     starts, model = run.starts, run.reconstruction.model
-    own, diverged = ensemble_forecast(model, run.beliefs, horizons, members, seed=seed)
+    own, diverged = _ensemble_forecast(model, run.beliefs, horizons, members, seed=seed)
     if horizons[0] == 1:
-        first = gaussian_forecast(model, run.recursion, run.beliefs, (1,))
+        first = _gaussian_forecast(model, run.recursion, run.beliefs, (1,))
         own.mean[:, 0], own.std[:, 0] = first.mean[:, 0], first.std[:, 0]
     forecasts = {
         SURROGATE: own,
-        "persistence": persistence(train, run.standard, starts, horizons),
-        "climatology": climatology(train, starts, horizons),
+        "persistence": _persistence(train, run.standard, starts, horizons),
+        "climatology": _climatology(train, starts, horizons),
     }
     if linear is not None:
-        forecasts["linear"] = gaussian_forecast(linear.reconstruction.model, linear.recursion, linear.beliefs, horizons)
+        forecasts["linear"] = _gaussian_forecast(
+            linear.reconstruction.model, linear.recursion, linear.beliefs, horizons
+        )
     methods: dict[str, list[Score]] = {name: [] for name in forecasts}
     skill = []
     for i, h in enumerate(horizons):
@@ -333,7 +335,7 @@ def score_forecasts(
             raise DataError(f"{run.series.label}: no start is followed by a reading, so nothing can be scored.")
         at_h = {name: (f.mean[:, i], f.std[:, i]) for name, f in forecasts.items()}
         for name, moments in at_h.items():
-            methods[name].append(score_gaussian(y, *moments, mask, run.reconstruction.scaler.scale))
+            methods[name].append(_score_gaussian(y, *moments, mask, run.reconstruction.scaler.scale))
         skill.append(_measure_skill(y, at_h, mask))
     times = tuple(h * run.reconstruction.dt for h in horizons)
     return Scores(horizons, times, methods, skill, len(starts.rows), members, diverged)

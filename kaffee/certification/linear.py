@@ -28,6 +28,8 @@ from kaffee.training.loop import Schedule, Watcher
 from kaffee.training.optimiser import Optimiser
 
 Recordings = list[Float[np.ndarray, "T N"]]
+Choice = tuple[int, float]
+"""An order and a ridge."""
 
 ORDERS = (1, 2, 3, 5, 8, 13, 20, 32)
 # A Kalman filter costs the cube of its latent size, which is order times N.
@@ -61,7 +63,7 @@ SHORT_ORDER = 2
 CHEAP_LATENT = 24
 
 
-class Regression(NamedTuple):
+class _Regression(NamedTuple):
     """x_t = sum_k A_k x_{t-k} + c + noise of covariance Q, standardised."""
 
     A: Float[np.ndarray, "p N N"]
@@ -75,14 +77,7 @@ class Regression(NamedTuple):
         return self.c + sum(lag @ A_k.T for lag, A_k in zip(lags, self.A, strict=True))
 
 
-class Choice(NamedTuple):
-    """An order and a ridge."""
-
-    order: int
-    ridge: float
-
-
-def sum_products(recordings: Recordings, order: int) -> tuple[int, Float[np.ndarray, "K K"]]:
+def _sum_products(recordings: Recordings, order: int) -> tuple[int, Float[np.ndarray, "K K"]]:
     """Count the rows of complete recordings, and sum products of (x_{t-1}, ..., x_{t-p}, 1, x_t) over them.
 
     Recordings that are not longer than `order` have no part.
@@ -99,7 +94,7 @@ def sum_products(recordings: Recordings, order: int) -> tuple[int, Float[np.ndar
     return rows, products
 
 
-def solve_ridge(rows: int, products: Float[np.ndarray, "K K"], order: int, ridge: float) -> Regression:
+def _solve_ridge(rows: int, products: Float[np.ndarray, "K K"], order: int, ridge: float) -> _Regression:
     """Solve min_W |x - f W|^2 / rows + ridge |W|^2 for f = (x_{t-1}, ..., x_{t-p}, 1), the constant without penalty."""
     N = (len(products) - 1) // (order + 1)
     K = order * N + 1
@@ -110,15 +105,15 @@ def solve_ridge(rows: int, products: Float[np.ndarray, "K K"], order: int, ridge
     # Correlations of few rows are chance; without them Q is positive definite however few there are.
     shrink = min(1.0, 2.0 * (N + 1) / rows)
     A = W[:-1].T.reshape(N, order, N).swapaxes(0, 1)
-    return Regression(A, W[-1], (1.0 - shrink) * S + shrink * np.diag(np.diag(S)))
+    return _Regression(A, W[-1], (1.0 - shrink) * S + shrink * np.diag(np.diag(S)))
 
 
-def fit_autoregression(series: Series, choice: Choice) -> Regression:
+def _fit_autoregression(series: Series, choice: Choice) -> _Regression:
     """Fit a vector autoregression to a standardised series; gaps are filled by straight lines."""
-    return solve_ridge(*sum_products([interpolate(x) for x in series.recordings], choice.order), *choice)
+    return _solve_ridge(*_sum_products([_interpolate(x) for x in series.recordings], choice[0]), *choice)
 
 
-def one_step_nll(regression: Regression, series: Series, part: Series) -> float:
+def _one_step_nll(regression: _Regression, series: Series, part: Series) -> float:
     """Return the mean NLL of the readings of `series` after those of `part`, with the std of each coordinate alone.
 
     A missing lag is the reading before it, so that nothing is predicted with what comes after.
@@ -131,7 +126,7 @@ def one_step_nll(regression: Regression, series: Series, part: Series) -> float:
     return float(each[seen].mean()) if seen.any() else 0.0
 
 
-def possible_orders(series: Series) -> list[int]:
+def _possible_orders(series: Series) -> list[int]:
     """List the orders with enough rows for their coefficients and a moderate latent size; 1 always."""
     N = series.num_coordinates
 
@@ -142,23 +137,23 @@ def possible_orders(series: Series) -> list[int]:
     return [order for order in ORDERS if order == 1 or enough(order)]
 
 
-def choose_orders(series: Series, part: Series) -> list[Choice]:
+def _choose_orders(series: Series, part: Series) -> list[Choice]:
     """Choose the shortest orders that predict what comes after `part` about as well as any: one or two, short first.
 
     Each with its best ridge, fitted to `part`, the beginning of each recording of `series`.
     """
-    complete = [interpolate(x) for x in part.recordings]
+    complete = [_interpolate(x) for x in part.recordings]
     best: dict[int, tuple[float, Choice]] = {}
-    for order in possible_orders(part):
-        sums = sum_products(complete, order)
-        scores = [one_step_nll(solve_ridge(*sums, order, ridge), series, part) for ridge in RIDGES]
-        best[order] = min(scores), Choice(order, RIDGES[int(np.argmin(scores))])
+    for order in _possible_orders(part):
+        sums = _sum_products(complete, order)
+        scores = [_one_step_nll(_solve_ridge(*sums, order, ridge), series, part) for ridge in RIDGES]
+        best[order] = min(scores), (order, RIDGES[int(np.argmin(scores))])
     lowest = min(nll for nll, _ in best.values())
     close = [next(choice for nll, choice in best.values() if nll <= lowest + margin) for margin in (CLOSE, VERY_CLOSE)]
     return list(dict.fromkeys(close))
 
 
-def interpolate(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
+def _interpolate(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
     """Fill gaps by straight lines, ends by the nearest reading, columns without any by 0."""
     filled, t = np.zeros_like(values), np.arange(len(values))
     for j, column in enumerate(values.T):
@@ -168,7 +163,7 @@ def interpolate(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
     return filled
 
 
-def build_companion(regression: Regression, process_share: float = 0.5) -> StateSpaceModel:
+def _build_companion(regression: _Regression, process_share: float = 0.5) -> StateSpaceModel:
     """Build a state-space model of a regression: its state is x_t, in coordinates where Q is u^2 times 1, and its lags.
 
         z = (L^-1 x_t, x_{t-1}, ..., x_{t-p+1}),   x_t = [L 0 ... 0] z,   Q = u^2 L L'
@@ -201,7 +196,7 @@ def build_companion(regression: Regression, process_share: float = 0.5) -> State
     )
 
 
-def stabilise(model: StateSpaceModel) -> StateSpaceModel:
+def _stabilise(model: StateSpaceModel) -> StateSpaceModel:
     """Scale A down to a spectral radius of `STABLE` if it is larger.
 
     Scaling the whole companion matrix by s is scaling A_k by s^k, in other units of the lags: all modes decay faster by
@@ -227,7 +222,7 @@ class _Best(Watcher):
         return float(terms.sum() / max(int(self.mask[:, 1 + self.skip :].sum()), 1))
 
     def visited(self, update: int, model: StateSpaceModel) -> None:
-        candidate = stabilise(model)
+        candidate = _stabilise(model)
         nll = self.score(candidate)
         if nll < self.nll:
             self.nll, self.update, self.model, self.attempt = nll, update, candidate, self.current
@@ -264,27 +259,27 @@ def fit_linear(reconstruction: Reconstruction, train: Series, *, seed: int = 0) 
     best = _Best(validation)
 
     def build_start(series: Series, choice: Choice, share: float) -> StateSpaceModel:
-        return stabilise(build_companion(fit_autoregression(series, choice), share))
+        return _stabilise(_build_companion(_fit_autoregression(series, choice), share))
 
     def choose_start(choices: list[Choice]) -> tuple[Choice, float]:
         starts = list(product(choices, PROCESS_SHARES))
         scores = [best.score(build_start(part, *each)) for each in starts]
         return starts[int(np.argmin(np.nan_to_num(scores, nan=np.inf)))]
 
-    attempts = [(*choose_start(choose_orders(standard, part)), SETTINGS.optimiser)]
+    attempts = [(*choose_start(_choose_orders(standard, part)), SETTINGS.optimiser)]
     if any(np.isnan(x).any() for x in part.recordings):
-        attempts.append((*choose_start([Choice(SHORT_ORDER, ridge) for ridge in RIDGES]), FAR))
+        attempts.append((*choose_start([(SHORT_ORDER, ridge) for ridge in RIDGES]), FAR))
     tried = []
     for best.current, (choice, share, optimiser) in enumerate(attempts):
         start = build_start(part, choice, share)
-        settings = replace(_adapt_settings(choice.order, start, part), optimiser=optimiser)
+        settings = replace(_adapt_settings(choice[0], start, part), optimiser=optimiser)
         adapt(start, part, KAFFEE, settings, seed=seed, watcher=best)
         tried.append((start, settings))
     start, settings = tried[best.attempt]
     refitted = build_start(standard, *attempts[best.attempt][:2])
     if best.update:
         settings = replace(settings, schedule=replace(settings.schedule, num_updates=best.update))
-        refitted = stabilise(adapt(refitted, standard, KAFFEE, settings, seed=seed).model)
+        refitted = _stabilise(adapt(refitted, standard, KAFFEE, settings, seed=seed).model)
     # The last fifth is now among what it was fitted to: only a failure is worse there.
     model = refitted if best.score(refitted) < best.nll else best.model
     return replace(reconstruction, model=model or start, method="kaffee", provenance={})

@@ -159,7 +159,7 @@ def _correlate_sizes(by: str, predicted: Entries, ranks: Entries, mask: Mask) ->
     return ErrorSizePrediction(by, *block_mean(products, mask)[:2])
 
 
-def predict_error_size(
+def _predict_error_size(
     error: Entries, mask: Mask, starts: Starts, horizon: int, state: Entries, by_tangents: Entries | None
 ) -> ErrorSizePrediction:
     """Predict |error| by the better of both predictors.
@@ -190,7 +190,7 @@ def _correlations(predictor: Entries, error: Entries, mask: Mask) -> tuple[float
     return spearman(predictor[mask], error[mask], tolerance=TOLERANCE), float(np.mean(each)) if each else float("nan")
 
 
-def correlate_with_error(
+def _correlate_with_error(
     predictor: Entries, std: Entries, error: Entries, mask: Mask, rng: np.random.Generator
 ) -> Ranks:
     """Correlate `predictor` with |error| by rank, beside errors drawn from N(0, std^2)."""
@@ -212,7 +212,7 @@ def _bin(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) ->
     return x, y, slope
 
 
-def spread_curve(variance: Entries, squares: Entries, mask: Mask) -> Curve:
+def _spread_curve(variance: Entries, squares: Entries, mask: Mask) -> Curve:
     """Bin the squared error by predicted variance."""
     count = np.maximum(mask.sum(axis=0), 1)
     typical = np.maximum(np.where(mask, variance, 0.0).sum(axis=0) / count, 1e-30)
@@ -245,10 +245,10 @@ def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> Spr
                 horizon=h,
                 num_entries=int(mask.sum()),
                 ratio=float(variance[mask].mean() / np.mean(error[mask] ** 2)),
-                spread=correlate_with_error(std, std, error, mask, rng),
-                growth=correlate_with_error(growth, std, error, mask, rng),
-                curve=spread_curve(variance, error**2, mask),
-                foretold=predict_error_size(error, mask, run.starts, h, ahead.mean[:, 0], by_tangents),
+                spread=_correlate_with_error(std, std, error, mask, rng),
+                growth=_correlate_with_error(growth, std, error, mask, rng),
+                curve=_spread_curve(variance, error**2, mask),
+                foretold=_predict_error_size(error, mask, run.starts, h, ahead.mean[:, 0], by_tangents),
             )
         )
     if not spreads:

@@ -48,22 +48,22 @@ TangentMap = Callable[[Points], tuple[Points, Float[np.ndarray, "P N N"]]]
 
 
 @lru_cache
-def hann(width: int) -> tuple[float, ...]:
+def _hann(width: int) -> tuple[float, ...]:
     """Return the weights of a Hann window of 2 width + 1 points, which sum to 1.
 
-    >>> hann(1)
+    >>> _hann(1)
     (0.25, 0.5, 0.25)
     """
     w = np.sin(np.pi * np.arange(1, 2 * width + 2) / (2 * width + 2)) ** 2
     return tuple((w / w.sum()).round(15).tolist())
 
 
-def smooth(values: Float[np.ndarray, "T N"], width: int) -> Float[np.ndarray, "T N"]:
+def _smooth(values: Float[np.ndarray, "T N"], width: int) -> Float[np.ndarray, "T N"]:
     """Average around every row; NaN where a value in its window is missing, also at both ends."""
     averages = np.full_like(values, np.nan)
     rows = len(values) - 2 * width
     if rows > 0:
-        averages[width : width + rows] = sum(w * values[i : i + rows] for i, w in enumerate(hann(width)))
+        averages[width : width + rows] = sum(w * values[i : i + rows] for i, w in enumerate(_hann(width)))
     return averages
 
 
@@ -74,14 +74,14 @@ def _regress(features: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.linalg.solve(gram, features.T @ target / len(features))
 
 
-def fit_linear_map(now: Points, after: Points) -> TangentMap:
+def _fit_linear_map(now: Points, after: Points) -> TangentMap:
     """Fit F(x) = c + A x; the same tangent everywhere."""
     N = now.shape[1]
     W = _regress(np.hstack([np.ones((len(now), 1)), now]), after)
     return lambda x: (W[0] + x @ W[1:], np.broadcast_to(W[1:].T, (len(x), N, N)))
 
 
-def fit_quadratic_map(now: Points, after: Points) -> TangentMap:
+def _fit_quadratic_map(now: Points, after: Points) -> TangentMap:
     """Fit F_i(x) = c_i + A_i x + x' Q_i x / 2 with symmetric Q_i, so that J(x) = A + Q x."""
     N = now.shape[1]
     first, second = np.triu_indices(N)
@@ -96,7 +96,7 @@ def fit_quadratic_map(now: Points, after: Points) -> TangentMap:
     return lambda x: (features(x) @ W, W[1 : 1 + N].T + np.einsum("ijk,pk->pij", Q, x))
 
 
-def fit_local_map(now: Points, after: Points, share: float) -> TangentMap:
+def _fit_local_map(now: Points, after: Points, share: float) -> TangentMap:
     """Fit, around every point, the linear regression over its nearest analogues, weighted by closeness.
 
         minimise sum_k w_k |y_k - c - J x_k|^2 + ridge |J|^2,    w_k = max(1 - |x_k - x|^2 / d^2, 0)^2
@@ -142,25 +142,25 @@ class Candidate(NamedTuple):
     error: float
 
 
-def list_maps(num_coordinates: int, allowed: Sequence[str]) -> dict[str, Callable[[Points, Points], TangentMap]]:
+def _list_maps(num_coordinates: int, allowed: Sequence[str]) -> dict[str, Callable[[Points, Points], TangentMap]]:
     """List the maps that may be tried on so many coordinates; `allowed` names linear, quadratic and local."""
-    maps = {"linear": fit_linear_map, "quadratic": fit_quadratic_map}
+    maps = {"linear": _fit_linear_map, "quadratic": _fit_quadratic_map}
     if (num_coordinates + 1) * (num_coordinates + 2) // 2 > MAX_FEATURES:
         del maps["quadratic"]
-    maps |= {f"local {share:g}": partial(fit_local_map, share=share) for share in SHARES}
+    maps |= {f"local {share:g}": partial(_fit_local_map, share=share) for share in SHARES}
     return {name: fit for name, fit in maps.items() if name.split()[0] in allowed}
 
 
-def pair_rows(recordings: Recordings, width: int) -> tuple[Points, Points]:
+def _pair_rows(recordings: Recordings, width: int) -> tuple[Points, Points]:
     """Return smoothed rows and those after them, both complete."""
-    averages = [smooth(values, width) for values in recordings]
+    averages = [_smooth(values, width) for values in recordings]
     complete = [~np.isnan(s).any(axis=1) for s in averages]
     both = [np.flatnonzero(seen[:-1] & seen[1:]) for seen in complete]
     now, after = ([s[rows + i] for s, rows in zip(averages, both, strict=True)] for i in (0, 1))
     return np.concatenate(now), np.concatenate(after)
 
 
-def forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> float:
+def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> float:
     """Return the mean squared error of forecasts of raw rows x_{t+1} from rows up to t, fair to any smoothing.
 
     The smoothed row t - width has seen rows up to t; from there the map takes width + 1 steps. So no smoothing sees
@@ -169,7 +169,7 @@ def forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> fl
     origins, targets = [], []
     for values in recordings:
         last = max(len(values) - 1 - width, 0)
-        s, future = smooth(values, width)[:last], values[width + 1 :][:last]
+        s, future = _smooth(values, width)[:last], values[width + 1 :][:last]
         usable = ~np.isnan(s).any(axis=1) & ~np.isnan(future).any(axis=1)
         origins.append(s[usable])
         targets.append(future[usable])
@@ -191,13 +191,13 @@ def try_candidates(train: Recordings, allowed: Sequence[str]) -> list[Candidate]
     fit_on = [values[:cut] for values, cut in zip(train, cuts, strict=True)]
     validate_on = [values[cut:] for values, cut in zip(train, cuts, strict=True)]
     candidates: list[Candidate] = []
-    for name, fit in list_maps(train[0].shape[1], allowed).items():
+    for name, fit in _list_maps(train[0].shape[1], allowed).items():
         best = float("inf")
         for width in WIDTHS:
-            now, after = pair_rows(fit_on, width)
+            now, after = _pair_rows(fit_on, width)
             if len(now) < MIN_PAIRS * (now.shape[1] + 1):
                 break
-            error = forecast_error(fit(now, after), validate_on, width)
+            error = _forecast_error(fit(now, after), validate_on, width)
             candidates.append(Candidate(name, width, error))
             if error > best:
                 break
@@ -205,7 +205,7 @@ def try_candidates(train: Recordings, allowed: Sequence[str]) -> list[Candidate]
     return sorted((c for c in candidates if np.isfinite(c.error)), key=lambda c: c.error)
 
 
-def choose_candidate(candidates: list[Candidate]) -> Candidate:
+def _choose_candidate(candidates: list[Candidate]) -> Candidate:
     """Choose the candidate with the smallest error; of local maps the widest that is as good."""
     best = candidates[0]
     if not best.name.startswith("local"):
@@ -222,14 +222,12 @@ class Growths(NamedTuple):
         covariance: B P_{t|t} B' there.
         model: log [B P_{t+1|t} B']_jj - log [B P_{t|t} B']_jj.
         proxy: log [J B P_{t|t} B' J']_jj - log [B P_{t|t} B']_jj with J from data.
-        reliability: See `TangentProxy`.
     """
 
     chosen: Bool[np.ndarray, " S"]
     covariance: Float[np.ndarray, "C N N"]
     model: Float[np.ndarray, "C N"]
     proxy: Float[np.ndarray, "C N"]
-    reliability: float
 
 
 @dataclass(frozen=True)
@@ -263,43 +261,37 @@ def _observed_covariance(model: StateSpaceModel, beliefs: Belief) -> Float[Array
     return model.observation.columns(model.observation.rows(beliefs.covariance))
 
 
-def _measure_growths(run: FilterPass, train: Recordings, best: Candidate) -> Growths:
-    """Measure the growth of variance at the starts of `run`, by the model and by the chosen tangents.
+def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate]) -> tuple[TangentProxy, Growths]:
+    """Measure the proxy by the best of `candidates`; also return the growths behind it.
 
-    The tangents are taken at the smoothed held-out row, the same for every model.
+    Tangents are taken at the smoothed held-out rows that forecasts start from, the same for every model.
     """
-    fit = list_maps(train[0].shape[1], ALLOWED)[best.name]
-    points = run.starts.ahead(tuple(smooth(values, best.width) for values in run.standard), 0)
+    N = train[0].shape[1]
+    if not candidates:
+        raise DataError(
+            f"The training data have too few complete consecutive rows to estimate tangents of {N} coordinates from "
+            f"({MIN_PAIRS} pairs per coefficient are needed)."
+        )
+    best = _choose_candidate(candidates)
+    fit, (now, after) = _list_maps(N, ALLOWED)[best.name], _pair_rows(train, best.width)
+    points = run.starts.ahead(tuple(_smooth(values, best.width) for values in run.standard), 0)
     variance = carry_ahead(run.reconstruction.model, run.recursion, run.beliefs, 1).variance
-    covariance = np.asarray(_observed_covariance(run.reconstruction.model, run.beliefs), np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         model = np.log(variance[:, 1]) - np.log(variance[:, 0])
     chosen = ~np.isnan(points).any(axis=1) & np.isfinite(model).all(axis=1)
-    if chosen.sum() * points.shape[1] < MIN_GROWTHS:
+    if chosen.sum() * N < MIN_GROWTHS:
         raise DataError(
             f"{run.series.label}: {chosen.sum()} of the held-out rows that forecasts start from are complete, with "
             f"their neighbours; growth of variance is compared over at least {MIN_GROWTHS} entries. Hold out more."
         )
-    now, after = pair_rows(train, best.width)
+    covariance = np.asarray(_observed_covariance(run.reconstruction.model, run.beliefs), np.float64)[chosen]
 
-    def proxy(rows: slice) -> Float[np.ndarray, "C N"]:
-        return oracle_log_growth(covariance[chosen], fit(now[rows], after[rows])(points[chosen])[1])
+    def grow(rows: slice) -> Float[np.ndarray, "C N"]:
+        return oracle_log_growth(covariance, fit(now[rows], after[rows])(points[chosen])[1])
 
     half = len(now) // 2
-    r = spearman(proxy(slice(0, half)), proxy(slice(half, None)))
-    reliability = 2.0 * r / (1.0 + r) if r > 0 else r
-    return Growths(chosen, covariance[chosen], model[chosen], proxy(slice(None)), reliability)
-
-
-def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate]) -> tuple[TangentProxy, Growths]:
-    """Measure the proxy by the best of `candidates`; also return the growths behind it."""
-    if not candidates:
-        raise DataError(
-            f"The training data have too few complete consecutive rows to estimate tangents of "
-            f"{train[0].shape[1]} coordinates from ({MIN_PAIRS} pairs per coefficient are needed)."
-        )
-    best = choose_candidate(candidates)
-    growths = _measure_growths(run, train, best)
+    r = spearman(grow(slice(0, half)), grow(slice(half, None)))
+    growths = Growths(chosen, covariance, model[chosen], grow(slice(None)))
     ranks = grounding(growths.model, growths.proxy, tolerance=TOLERANCE)
     linear = min((c.error for c in candidates if c.name == "linear"), default=float("nan"))
     proxy = TangentProxy(
@@ -308,7 +300,7 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
         method=f"{best.name}, {best.width}",
         r2=1.0 - best.error / float(np.nanvar(np.concatenate(train))),
         r2_over_linear=1.0 - best.error / linear,
-        reliability=growths.reliability,
+        reliability=2.0 * r / (1.0 + r) if r > 0 else r,
         num_growths=growths.model.size,
         candidates=candidates,
     )

@@ -94,7 +94,7 @@ class Verdict:
     quantity: str = ""
 
 
-class Finding(NamedTuple):
+class _Finding(NamedTuple):
     """One of the numbers that a check looks at.
 
     Attributes:
@@ -117,13 +117,13 @@ def judge(parts: Mapping[str, Any], missing: Mapping[str, str], horizon: float) 
         horizon: Steps ahead at which the spread is judged.
     """
     judges: dict[str, tuple[str, Callable[[Any], Verdict]]] = {
-        "calibration": ("residuals", judge_calibration),
-        "whiteness": ("residuals", judge_whiteness),
-        "skill": ("scores", judge_skill),
-        "spread": ("spread", lambda part: judge_spread(part, horizon)),
-        "tangents": ("tangents", judge_tangents),
-        "stochastic run": ("agreement", judge_stochastic_run),
-        "core": ("agreement", judge_core),
+        "calibration": ("residuals", _judge_calibration),
+        "whiteness": ("residuals", _judge_whiteness),
+        "skill": ("scores", _judge_skill),
+        "spread": ("spread", lambda part: _judge_spread(part, horizon)),
+        "tangents": ("tangents", _judge_tangents),
+        "stochastic run": ("agreement", _judge_stochastic_run),
+        "core": ("agreement", _judge_core),
     }
     return tuple(
         replace(_verdict(name, "unknown", missing.get(part) or "Not computed."), rule="")
@@ -142,15 +142,15 @@ def worst(statuses: Sequence[Status]) -> Status:
     return max(statuses, key=SEVERITY.__getitem__, default="unknown")
 
 
-def decisive(findings: Iterable[Finding]) -> Finding:
+def _find_decisive(findings: Iterable[_Finding]) -> _Finding:
     """Return the finding with the worst status, and among these the one that is farthest beyond its limit."""
     return max(findings, key=lambda one: (SEVERITY[one.status], one.share))
 
 
-def grade(value: float, limits: Limits, chance: float = 0.0) -> Status:
+def _grade(value: float, limits: Limits, chance: float = 0.0) -> Status:
     """Grade a number of which small is good; up to `chance`, what a correct model may show, it passes.
 
-    >>> grade(0.2, (0.1, 0.3)), grade(float("nan"), (0.1, 0.3))
+    >>> _grade(0.2, (0.1, 0.3)), _grade(float("nan"), (0.1, 0.3))
     ('warn', 'fail')
     """
     if not np.isfinite(value):
@@ -169,31 +169,31 @@ def _verdict(name: str, status: Status, sentence: str, value: float | None = Non
 
 def _compare(
     quantity: str, place: str, value: float, limits: Limits, chance: float, ideal: float = 0.0, sign: str = ""
-) -> Finding:
+) -> _Finding:
     """Compare the distance of a value from `ideal` with its limits, or with what chance gives if that is more."""
     away, limit = abs(value - ideal), max(limits[0], chance)
     bound = ideal - limit if value < ideal and not sign else ideal + limit
     words = f"limit {sign}{bound:.3g}{', by chance' if chance > limits[0] else ''}"
-    return Finding(f"{quantity}, {place}", value, grade(away, limits, chance), away / limit, place, words)
+    return _Finding(f"{quantity}, {place}", value, _grade(away, limits, chance), away / limit, place, words)
 
 
-def _compare_nis(place: str, value: float, count: float, num: int) -> Finding:
+def _compare_nis(place: str, value: float, count: float, num: int) -> _Finding:
     """Compare a ratio of variances with 1, as a factor."""
     (low, high), narrow = variance_limits(count, num), value >= 1
     factor = value if narrow else 1.0 / value if value > 0 else float("inf")
     chance = high if narrow else 1.0 / low
     limit = max(NIS[0], chance)
     words = f"limit {limit if narrow else 1.0 / limit:.3g}{', by chance' if chance > NIS[0] else ''}"
-    return Finding(f"NIS, {place}", value, grade(factor, NIS, chance), (factor - 1.0) / (limit - 1.0), place, words)
+    return _Finding(f"NIS, {place}", value, _grade(factor, NIS, chance), (factor - 1.0) / (limit - 1.0), place, words)
 
 
-def _compare_coverage(place: str, value: float, count: float, num: int) -> Finding:
+def _compare_coverage(place: str, value: float, count: float, num: int) -> _Finding:
     low, high = coverage_limits(JUDGED, count, num)
     chance = high - JUDGED if value > JUDGED else JUDGED - low
     return _compare(f"coverage of {100 * JUDGED:g} % bands", place, value, COVERAGE, chance, JUDGED)
 
 
-def judge_calibration(residuals: Residuals) -> Verdict:
+def _judge_calibration(residuals: Residuals) -> Verdict:
     """Judge NIS, coverage, bias and PIT of one-step predictions, over all readings and in each coordinate with any."""
     seen = np.flatnonzero(residuals.counts)
     several, r = len(seen) > 1, residuals
@@ -203,17 +203,17 @@ def judge_calibration(residuals: Residuals) -> Verdict:
     table = [("all readings", r.num_entries, r.num_independent, r.nis, r.coverage[f"{JUDGED:g}"], r.ks)]
     for j in seen if several else ():
         table.append((r.columns[j], r.counts[j], r.counts[j], r.nis_each[j], r.coverage_each[j], r.ks_each[j]))
-    nis = decisive(_compare_nis(place, value, n, num) for place, n, _, value, _, _ in table)
-    cover = decisive(_compare_coverage(place, value, n, num) for place, _, n, _, value, _ in table)
-    pit = decisive(
+    nis = _find_decisive(_compare_nis(place, value, n, num) for place, n, _, value, _, _ in table)
+    cover = _find_decisive(_compare_coverage(place, value, n, num) for place, _, n, _, value, _ in table)
+    pit = _find_decisive(
         _compare("PIT, distance from uniform", place, value, KS, ks_limit(n, num)) for place, _, n, _, _, value in table
     )
     bias_limits = normal_limit(len(seen)) * r.bias_errors
-    bias = decisive(
+    bias = _find_decisive(
         _compare("bias in standard deviations", r.columns[j], r.bias[j], BIAS, bias_limits[j], sign="±") for j in seen
     )
 
-    def width(finding: Finding, wide: bool) -> str:
+    def width(finding: _Finding, wide: bool) -> str:
         return "" if finding.status == "pass" else ", bands too wide" if wide else ", bands too narrow"
 
     parts = {
@@ -223,7 +223,7 @@ def judge_calibration(residuals: Residuals) -> Verdict:
         f"bias {bias.value:+.2f} standard deviations of {bias.place} ({bias.limit})": bias,
         f"PIT of {pit.place} within {pit.value:.3f} of uniform ({pit.limit})": pit,
     }
-    decided = decisive(parts.values())
+    decided = _find_decisive(parts.values())
     if decided.status == "pass":
         sentence = f"One-step bands mean what they say over {r.num_entries} readings; at worst {', '.join(parts)}."
     else:
@@ -235,13 +235,13 @@ def judge_calibration(residuals: Residuals) -> Verdict:
     return _verdict("calibration", decided.status, sentence, float(decided.value), decided.quantity)
 
 
-def judge_whiteness(residuals: Residuals) -> Verdict:
+def _judge_whiteness(residuals: Residuals) -> Verdict:
     """Judge every autocorrelation of whitened innovations by the limit for its own number of pairs of rows."""
     white = residuals.whiteness
     if white is None:
         return _verdict("whiteness", "unknown", "Held-out recordings are too short for autocorrelations.")
     what = "size of autocorrelation"
-    worst_one = decisive(
+    worst_one = _find_decisive(
         _compare(what, f"{residuals.columns[j]}, lag {white.lags[k]}", r, AUTOCORRELATION, white.chance[k, j], sign="±")
         for (k, j), r in np.ndenumerate(white.autocorrelations)
         if np.isfinite(r)
@@ -253,7 +253,7 @@ def judge_whiteness(residuals: Residuals) -> Verdict:
     return _verdict("whiteness", worst_one.status, sentence, abs(worst_one.value), worst_one.quantity)
 
 
-def judge_skill(scores: Scores) -> Verdict:
+def _judge_skill(scores: Scores) -> Verdict:
     """Judge the NLL against the best baseline at every horizon."""
     known = [(h, skill) for h, skill in zip(scores.horizons, scores.skill, strict=True) if skill.num_blocks]
     gains, errors = np.array([skill.gain for _, skill in known]), np.array([skill.error for _, skill in known])
@@ -272,7 +272,7 @@ def judge_skill(scores: Scores) -> Verdict:
     return _verdict("skill", status, f"Forecasts: {', '.join(words)}.", float(gains[decides]), quantity)
 
 
-def judge_spread(growth: SpreadGrowth, horizon: float) -> Verdict:
+def _judge_spread(growth: SpreadGrowth, horizon: float) -> Verdict:
     """Judge the rank correlation of spread and |error| within coordinates, at the horizon closest to the given one.
 
     A spread that hardly varies says that errors are of one size everywhere. That is refuted if their size can be
@@ -293,7 +293,7 @@ def judge_spread(growth: SpreadGrowth, horizon: float) -> Verdict:
         sentence = f"{start}, and there are too few forecasts to tell whether the size of errors does."
         return _verdict("spread", "unknown", sentence)
     chance = CERTAIN * other.error
-    status = grade(other.rank, PREDICTED, chance)
+    status = _grade(other.rank, PREDICTED, chance)
     numbers = f"rank correlation {other.rank:.2f} ± {other.error:.2f}, limit {max(PREDICTED[0], chance):.2g}"
     if status == "pass":
         sentence = f"{start}, and nothing shows that the size of errors does ({numbers}): there is nothing to compare."
@@ -302,7 +302,7 @@ def judge_spread(growth: SpreadGrowth, horizon: float) -> Verdict:
     return _verdict("spread", status, sentence, other.rank, f"rank correlation of |error| and {other.by}")
 
 
-def judge_tangents(proxy: TangentProxy) -> Verdict:
+def _judge_tangents(proxy: TangentProxy) -> Verdict:
     """Judge the proxy of G_tan, if the data's tangents can be trusted."""
     nonlinear, reliability = proxy.r2_over_linear, proxy.reliability
     trust = f"{proxy.method}: error {100 * nonlinear:.0f} % below linear, reliability {reliability:.2f}"
@@ -322,14 +322,14 @@ def _choose_unit(agreement: Agreement) -> tuple[float, str]:
     return (excess, "linear model = 1") if excess > LEAST_EXCESS else (LEAST_EXCESS, f"{LEAST_EXCESS:g} nats = 1")
 
 
-def _count_lost(agreement: Agreement, run: RunSummary) -> tuple[Finding, str]:
+def _count_lost(agreement: Agreement, run: RunSummary) -> tuple[_Finding, str]:
     """Return the number of runs that diverge or are trapped, and a sentence without its full stop."""
     lost = run.diverged + run.trapped
     share = lost / agreement.runs
     status: Status = "pass" if share == 0 else "warn" if share <= LOST else "fail"
     # If no run is lost, any other number is worth more to be shown.
     used = share / LOST if lost else -np.inf
-    finding = Finding(f"free runs of {agreement.runs} that diverge or are trapped", lost, status, used)
+    finding = _Finding(f"free runs of {agreement.runs} that diverge or are trapped", lost, status, used)
     runs = f"of {agreement.runs} free runs of {agreement.steps} steps"
     words = f"{run.diverged} {runs} left the attractor, the first at step {run.first}"
     if not run.diverged:
@@ -355,29 +355,29 @@ def _judge_run(name: str, agreement: Agreement, run: RunSummary) -> Verdict:
     chance = min((highest.d_stsp - floor.d_stsp) / unit, OCCUPATION[1])
     allowed = max(OCCUPATION[0], chance)
     limit = floor.d_stsp + unit * allowed
-    status = grade(excess, OCCUPATION, chance)
-    findings = [lost, Finding(f"excess of D_stsp, {unit_name}", excess, status, excess / allowed)]
+    status = _grade(excess, OCCUPATION, chance)
+    findings = [lost, _Finding(f"excess of D_stsp, {unit_name}", excess, status, excess / allowed)]
     rhythm = "no spectrum, since the data have too many gaps for one"
     if agreement.spectra:
         chance = min(highest.d_h - floor.d_h, SPECTRUM[1])
         excess, allowed = run.typical.d_h - floor.d_h, max(SPECTRUM[0], chance)
-        status = grade(excess, SPECTRUM, chance)
-        findings.append(Finding("excess of D_H over data against data", excess, status, excess / allowed))
+        status = _grade(excess, SPECTRUM, chance)
+        findings.append(_Finding("excess of D_H over data against data", excess, status, excess / allowed))
         rhythm = f"D_H {run.typical.d_h:.2f} (data against data {floor.d_h:.2f}, limit {floor.d_h + allowed:.2f})"
     sentence = (
         f"D_stsp {run.typical.d_stsp:.2f}, over runs {run.lowest:.2f} to {run.highest:.2f} (data against data "
         f"{floor.d_stsp:.2f}, linear model {linear.typical.d_stsp:.2f}, limit {limit:.2f}), {rhythm}; {words}."
     )
-    decided = decisive(findings)
+    decided = _find_decisive(findings)
     return _verdict(name, decided.status, sentence, decided.value, decided.quantity)
 
 
-def judge_stochastic_run(agreement: Agreement) -> Verdict:
+def _judge_stochastic_run(agreement: Agreement) -> Verdict:
     """Judge free runs with the shell on."""
     return _judge_run("stochastic run", agreement, agreement.stochastic)
 
 
-def judge_core(agreement: Agreement) -> Verdict:
+def _judge_core(agreement: Agreement) -> Verdict:
     """Judge free runs with the shell off, beside the prior's."""
     prior = agreement.prior_core
     verdict = _judge_run("core", agreement, agreement.core)

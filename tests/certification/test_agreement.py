@@ -8,7 +8,7 @@ import pytest
 from certification.problems import A, held_out_series, linear_model, reconstruct, series_of, simulated, train_series
 from certification.problems import true_reconstruction as right
 from kaffee.certification.free_runs import Agreement, RunSummary, agreement
-from kaffee.certification.verdicts import judge_core, judge_stochastic_run
+from kaffee.certification.verdicts import _judge_core, _judge_stochastic_run
 from kaffee.data.gaps import constant_columns, longest_stretch, pieces, stretches
 from kaffee.errors import DataError
 from kaffee.filtering.evaluation import Target
@@ -31,7 +31,7 @@ def test_the_true_stochastic_run_is_as_close_as_other_data(found):
     assert found.stochastic.lowest < found.stochastic.typical.d_stsp < found.stochastic.highest
     assert found.linear == found.stochastic == found.prior_stochastic
     assert found.core == found.prior_core
-    assert judge_stochastic_run(found).status == "pass"
+    assert _judge_stochastic_run(found).status == "pass"
 
 
 def test_a_core_at_rest_fails(found):
@@ -39,7 +39,7 @@ def test_a_core_at_rest_fails(found):
     assert found.core.typical.d_stsp > 10 * found.stochastic.typical.d_stsp
     assert found.core.typical.d_h == found.at_rest.d_h == 1.0
     assert found.core.typical.d_stsp == pytest.approx(found.at_rest.d_stsp, rel=0.2)
-    verdict = judge_core(found)
+    verdict = _judge_core(found)
     assert verdict.status == "fail"
     assert "Lyapunov exponent is -0." in verdict.sentence
     assert (found.core.trapped, found.stochastic.trapped) == (4, 0)
@@ -80,7 +80,7 @@ def test_a_diverging_core_is_a_verdict():
     assert found.exponents is None
     assert np.isnan(found.core.typical.d_stsp)
     assert set(found.drawn) == {"data"}
-    for verdict in (judge_core(found), judge_stochastic_run(found)):
+    for verdict in (_judge_core(found), _judge_stochastic_run(found)):
         assert verdict.status == "fail"
         assert "4 of 4 free runs" in verdict.sentence
 
@@ -90,7 +90,7 @@ def test_a_constant_held_out_coordinate_is_left_out():
     values[:, 0] = 7.0
     found = agreement(right(), train_series(), series_of(values), linear=right(), **SMALL)
     assert found.columns == found.shown == ("right",)
-    assert judge_stochastic_run(found).status == "pass"
+    assert _judge_stochastic_run(found).status == "pass"
     values[:, 1] = 7.0
     with pytest.raises(DataError, match="every held-out coordinate is constant"):
         agreement(right(), train_series(), series_of(values), **SMALL)
@@ -117,10 +117,10 @@ def test_with_many_gaps_complete_rows_are_compared():
     assert np.isnan([found.stochastic.typical.d_h, found.floor.d_h, found.at_rest.d_h]).all()
     assert found.spectra == {}
     assert np.isnan(found.drawn["data"]).any()
-    verdict = judge_stochastic_run(found)
+    verdict = _judge_stochastic_run(found)
     assert verdict.status == "pass"
     assert "no spectrum, since the data have too many gaps for one" in verdict.sentence
-    assert judge_core(found).status == "fail"  # at rest
+    assert _judge_core(found).status == "fail"  # at rest
     assert (found.core.trapped, found.stochastic.trapped) == (4, 0)
 
 
@@ -183,10 +183,10 @@ def made(core, **changes):
     ],
 )
 def test_core_verdicts(core, changes, status):
-    assert judge_core(made(core, **changes)).status == status
+    assert _judge_core(made(core, **changes)).status == status
 
 
 def test_a_verdict_says_its_limits():
-    sentence = judge_core(made(run_of(0.5, 0.1))).sentence
+    sentence = _judge_core(made(run_of(0.5, 0.1))).sentence
     assert "D_stsp 0.50, over runs 0.50 to 0.50 (data against data 0.10, linear model 1.10, limit 0.60)" in sentence
     assert "D_H 0.10 (data against data 0.05, limit 0.15)" in sentence

@@ -6,8 +6,8 @@ import pytest
 from certification.oscillator import simulated, true_model
 from certification.problems import passed
 from kaffee.certification.innovations import Starts, choose_starts, filter_pass
-from kaffee.certification.spread import ErrorSizePrediction, SpreadGrowth, predict_error_size, spread_growth
-from kaffee.certification.verdicts import judge_spread
+from kaffee.certification.spread import ErrorSizePrediction, SpreadGrowth, _predict_error_size, spread_growth
+from kaffee.certification.verdicts import _judge_spread
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
@@ -30,7 +30,7 @@ def test_sizes_that_follow_the_state_are_foretold():
     rng = np.random.default_rng(0)
     state, mask = rng.standard_normal((500, 2)), rng.uniform(size=(500, 2)) < 0.8
     error = np.exp(0.4 * state[:, :1] * state[:, 1:]) * rng.standard_normal((500, 2))
-    found = predict_error_size(error, mask, starts_of(500), 1, state, None)
+    found = _predict_error_size(error, mask, starts_of(500), 1, state, None)
     assert found.by == "the state at the start"
     assert found.rank > 0.15 > 3 * found.error
 
@@ -40,7 +40,7 @@ def test_errors_of_one_size_are_not_foretold_even_if_forecasts_overlap(seed):
     rng = np.random.default_rng(seed)
     error = moving_average(500, 10, rng)
     state = moving_average(500, 30, rng)
-    found = predict_error_size(error, np.ones(error.shape, bool), starts_of(500), 10, state, None)
+    found = _predict_error_size(error, np.ones(error.shape, bool), starts_of(500), 10, state, None)
     assert found.rank < max(0.05, 3 * found.error)
 
 
@@ -48,7 +48,7 @@ def test_variances_that_were_not_used_may_foretell():
     rng = np.random.default_rng(1)
     std = np.exp(0.5 * rng.standard_normal((500, 12)))
     error = std * rng.standard_normal(std.shape)
-    found = predict_error_size(
+    found = _predict_error_size(
         error, np.ones(std.shape, bool), starts_of(500), 1, rng.standard_normal(std.shape), std**2
     )
     assert found.by == "the core's own tangents"
@@ -70,8 +70,8 @@ def withheld():
 
 
 def test_a_filter_without_transport_fails_where_its_tangents_matter(withheld):
-    assert judge_spread(withheld["kaffee"], HORIZON).status == "pass"
-    verdict = judge_spread(withheld["blind"], HORIZON)
+    assert _judge_spread(withheld["kaffee"], HORIZON).status == "pass"
+    verdict = _judge_spread(withheld["blind"], HORIZON)
     assert verdict.status == "fail"
     assert verdict.value > 0.1
     assert verdict.quantity.startswith("rank correlation of |error| and ")
@@ -80,7 +80,7 @@ def test_a_filter_without_transport_fails_where_its_tangents_matter(withheld):
 
 
 def test_a_constant_spread_of_constant_errors_is_neither_good_nor_bad():
-    verdict = judge_spread(spread_growth(passed(), (1, 4), seed=0), 4)
+    verdict = _judge_spread(spread_growth(passed(), (1, 4), seed=0), 4)
     assert verdict.status == "unknown"
     assert "nothing shows that the size of errors does" in verdict.sentence
 
@@ -91,11 +91,11 @@ def test_a_constant_spread_of_constant_errors_is_neither_good_nor_bad():
 )
 def test_how_much_must_be_foretold(withheld, rank, error, status):
     at = withheld["blind"].horizons[0]._replace(foretold=ErrorSizePrediction("x", rank, error))
-    assert judge_spread(SpreadGrowth([at]), HORIZON).status == status
+    assert _judge_spread(SpreadGrowth([at]), HORIZON).status == status
 
 
 def test_too_few_forecasts_to_tell(withheld):
     at = withheld["blind"].horizons[0]._replace(foretold=ErrorSizePrediction("x", np.nan, np.nan))
-    verdict = judge_spread(SpreadGrowth([at]), HORIZON)
+    verdict = _judge_spread(SpreadGrowth([at]), HORIZON)
     assert verdict.status == "unknown"
     assert "too few forecasts" in verdict.sentence
