@@ -1,6 +1,6 @@
-"""Axis 1, local probabilistic behaviour: ensemble NLL, CRPS and G_tan on held-out data."""
+"""The three-axis report card of a model on a system whose truth is known (appendix C.4)."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -19,6 +19,9 @@ from kaffee.filtering.sweep import run_filter
 from kaffee.metrics.grounding import TOLERANCE, Grounding, grounding, oracle_log_growth
 from kaffee.metrics.scores import ensemble_crps, ensemble_nll, ensemble_rmse
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.records import jsonable
+
+NAN = float("nan")
 
 
 class Growth(NamedTuple):
@@ -34,7 +37,7 @@ class Growth(NamedTuple):
 
 
 @eqx.filter_jit
-def variance_growth(
+def _variance_growth(
     model: StateSpaceModel,
     x: Float[Array, "T N"],
     recursion: Recursion,
@@ -70,7 +73,7 @@ def tangent_grounding(
     protocol: Protocol,
     horizons: tuple[int, ...] = (1,),
 ) -> dict[int, Grounding]:
-    """G_tan (Eq. gtan) at horizon 1 and G_tan^(H) beyond: the model's variance growth against the true tangent's.
+    """Measure G_tan (Eq. gtan) at horizon 1 and G_tan^(H) beyond: variance growth of the model and of true tangents.
 
     The covariance of step t|t is pushed H steps without assimilation, by the model and by the product of the true
     Jacobians J*_{t+H-1} ... J*_t.
@@ -80,7 +83,7 @@ def tangent_grounding(
     x = jnp.asarray(reference.scaler.transform(reference.test_observations[:rows]), model.dtype)
     growth = jax.tree.map(
         lambda a: np.asarray(a, np.float64)[protocol.warm_up :],
-        variance_growth(chosen, x, recursion, max(horizons), jax.random.key(protocol.seed)),
+        _variance_growth(chosen, x, recursion, max(horizons), jax.random.key(protocol.seed)),
     )
     # Growth[i] belongs to row i + 1 of x: the first row only anchors the belief.
     first, count = protocol.warm_up + 1, len(growth.posterior)
@@ -88,18 +91,18 @@ def tangent_grounding(
     before = np.diagonal(growth.posterior, axis1=1, axis2=2)
     # Without transport each variance settles at a constant, of which float32 leaves fewer digits.
     tolerance = max(TOLERANCE, 100.0 * float(jnp.finfo(model.dtype).eps))
-    found, product = {}, J[:count]
+    measured, product = {}, J[:count]
     for h in range(1, max(horizons) + 1):
         product = product if h == 1 else J[h - 1 : h - 1 + count] @ product
         if h in horizons:
             with np.errstate(divide="ignore", invalid="ignore"):
                 model_growth = np.log(growth.predicted[:, h - 1]) - np.log(before)
-            found[h] = grounding(model_growth, oracle_log_growth(growth.posterior, product), tolerance=tolerance)
-    return found
+            measured[h] = grounding(model_growth, oracle_log_growth(growth.posterior, product), tolerance=tolerance)
+    return measured
 
 
-class ForecastScores(NamedTuple):
-    """Ensemble scores in data units, over the paper's number of starts and over all of them.
+class EnsembleScores(NamedTuple):
+    """Scores of ensembles in data units, over the paper's number of starts and over all of them.
 
     Attributes:
         rmse_clean: Of the endpoint against the state without observation noise, in standardised units, over all starts
@@ -115,30 +118,19 @@ class ForecastScores(NamedTuple):
     rmse_clean: float
 
 
-def filtered_beliefs(
-    model: StateSpaceModel, recursion: Recursion, x: Float[np.ndarray, "T N"], starts: np.ndarray, warm_up: int
-) -> Belief:
-    """The beliefs at rows `starts` of x, each after filtering the `warm_up` rows before it."""
-    windows = jnp.asarray(np.stack([x[s - warm_up : s + 1] for s in starts]), model.dtype)
-    return run_filter(model, windows, jnp.ones_like(windows, bool), recursion, key=jax.random.key(0)).final
-
-
-def forecast_scores(
+def score_ensembles(
     model: StateSpaceModel,
     recursion: Recursion,
     reference: Reference,
     protocol: Protocol,
     start: Literal["embedding", "filtered"],
     horizons: tuple[int, ...] | None = None,
-) -> dict[int, ForecastScores]:
-    """Path-mean NLL, endpoint CRPS and endpoint RMSE of ensembles against noisy observations (appendix C.4).
+) -> dict[int, EnsembleScores]:
+    """Score ensembles against noisy observations by horizon: path-mean NLL, CRPS and RMSE of the endpoint.
 
     Args:
         start: "embedding" of the noisy observation (the paper's) or "filtered" belief.
         horizons: Other horizons than the protocol's.
-
-    Returns:
-        Scores in data units by horizon.
     """
     horizons = horizons or protocol.all_horizons
     first, longest = protocol.warm_up, max(horizons)
@@ -149,7 +141,8 @@ def forecast_scores(
     if start == "embedding":
         origin: Array | Belief = model.embed(jnp.asarray(x[starts], model.dtype))
     else:
-        origin = filtered_beliefs(model, recursion, x, starts, protocol.warm_up)
+        windows = jnp.asarray(np.stack([x[s - first : s + 1] for s in starts]), model.dtype)
+        origin = run_filter(model, windows, jnp.ones_like(windows, bool), recursion, key=jax.random.key(0)).final
     key = jax.random.key(protocol.seed)
     ensemble = forecast_ensemble(model, origin, longest, protocol.num_members, key=key)
     standard = np.asarray(ensemble, np.float64)
@@ -157,9 +150,9 @@ def forecast_scores(
     future = np.stack([reference.test_observations[s + 1 : s + 1 + longest] for s in starts])
     paths, endpoints = evenly(len(starts), protocol.num_starts), evenly(len(starts), protocol.num_crps_starts)
 
-    def scores(h: int) -> ForecastScores:
+    def scores(h: int) -> EnsembleScores:
         last, truth = members[:, :, h - 1], future[:, h - 1]
-        return ForecastScores(
+        return EnsembleScores(
             nll=ensemble_nll(members[:, paths, :h], future[paths, :h]),
             crps=ensemble_crps(last[:, endpoints], truth[endpoints]),
             rmse=ensemble_rmse(last[:, endpoints], truth[endpoints]),
@@ -172,9 +165,6 @@ def forecast_scores(
         )
 
     return {h: scores(h) for h in horizons}
-
-
-# The three-axis report card of a model on a system.
 
 
 @dataclass(frozen=True)
@@ -204,37 +194,28 @@ class ReportCard:
     protocol: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; numbers that are not finite become None."""
-        return json_values(asdict(self))
+        """Convert to JSON values; numbers that are not finite become None."""
+        values: dict[str, Any] = jsonable(self)
+        return values
 
 
-def core_of(record: dict[str, Any]) -> Fidelity | None:
-    """The deterministic axis of a stored card, for models that share its core; None if it is not complete."""
+def read_core(record: dict[str, Any]) -> Fidelity | None:
+    """Read the deterministic axis of a stored card, for models that share its core; None if it is not complete."""
     extra = record.get("extra") or {}
     if "h_core" not in extra:
         return None
-
-    def number(value: float | None) -> float:
-        return float("nan") if value is None else value
-
+    numbers = {
+        "d_stsp": record["d_stsp_core"],
+        "dh": record["dh_core"],
+        "d_h": record["d_h_core"],
+        "h": extra["h_core"],
+    }
     return Fidelity(
-        d_stsp=number(record["d_stsp_core"]),
-        dh=number(record["dh_core"]),
-        d_h=number(record["d_h_core"]),
-        h=number(extra["h_core"]),
+        **{name: NAN if value is None else value for name, value in numbers.items()},
         exponents=extra["exponents_core"],
         diverged_at=extra["diverged_at_core"],
         diverged=record["diverged_core"],
     )
-
-
-def json_values(value: Any) -> Any:
-    """Plain values for JSON, with None for numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: json_values(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [json_values(item) for item in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def evaluate(
@@ -248,8 +229,8 @@ def evaluate(
     """Evaluate a model against the true system along the three axes.
 
     A core that diverges has no deterministic axis: NaN (None in JSON), with `extra["diverged_at_core"]`, the first step
-    beyond the bound, and `diverged_core`, how many of the watched runs did the same; likewise with the shell on. A core
-    that comes to rest has all metrics: no positive exponents, so that dh is the h of the reference, and D_H = 1.
+    beyond the bound, and `diverged_core`, how many of the watched runs did the same. With the shell on it is the same.
+    A core that comes to rest has all metrics: no positive exponents, so that dh is the h of the reference, and D_H = 1.
 
     Args:
         method: Decides the filter that goes with the model; "prior" evaluates the core alone.
@@ -269,13 +250,12 @@ def evaluate(
         "h_reference_error": reference.lyapunov.sum_positive_error,
         "h_reference_noisy": reference.lyapunov_noisy.sum_positive,
     }
-    nan = float("nan")
-    local: dict[str, Any] = dict.fromkeys(("nll", "crps", "g_tan", "d_stsp_stoch", "dh_stoch"), nan)
+    local: dict[str, Any] = dict.fromkeys(("nll", "crps", "g_tan", "d_stsp_stoch", "dh_stoch"), NAN)
     local["diverged_stoch"] = 0
     if method != "prior":
         recursion = get_method(method).filter
-        embedded = forecast_scores(model, recursion, reference, protocol, "embedding")
-        filtered = forecast_scores(model, recursion, reference, protocol, "filtered")
+        embedded = score_ensembles(model, recursion, reference, protocol, "embedding")
+        filtered = score_ensembles(model, recursion, reference, protocol, "filtered")
         tangents = tangent_grounding(model, recursion, reference, protocol, (1, *protocol.spectrum_horizons))
         noisy = fidelity(model, reference, protocol, stochastic=True, h_reference=h)
         here, after, tangent = embedded[protocol.horizon], filtered[protocol.horizon], tangents[1]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kaffee.certification.check import MIN_ROWS
-from kaffee.certification.forecasts import Fan, default_horizons, forecast_fan
+from kaffee.certification.forecasts import Fan, Scores, default_horizons, forecast_fan, score_forecasts
 from kaffee.certification.free_runs import Agreement, agreement
 from kaffee.certification.innovations import (
     MIN_ENTRIES,
@@ -19,21 +19,9 @@ from kaffee.certification.innovations import (
     warm_up_of,
 )
 from kaffee.certification.linear import fit_linear
-from kaffee.certification.scores import Scores, forecast_scores
 from kaffee.certification.spread import SpreadGrowth, spread_growth
 from kaffee.certification.tangents import TangentProxy, tangent_proxy
-from kaffee.certification.verdicts import (
-    Status,
-    Verdict,
-    calibration_verdict,
-    core_verdict,
-    skill_verdict,
-    spread_verdict,
-    stochastic_verdict,
-    tangent_verdict,
-    whiteness_verdict,
-    worst,
-)
+from kaffee.certification.verdicts import Status, Verdict, judge, worst
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.gaps import complete_rows
 from kaffee.data.series import Series
@@ -211,7 +199,7 @@ def certify(
     scores = part(
         "scores",
         "forecasts",
-        lambda: forecast_scores(needed(run), beside, standard, horizons, members=settings.members, seed=seed),
+        lambda: score_forecasts(needed(run), beside, standard, horizons, members=settings.members, seed=seed),
     )
     spread = part("spread", "withheld observations", lambda: spread_growth(needed(run), horizons, seed=seed))
     tangents = part("tangents", "tangents from data", lambda: tangent_proxy(needed(run), standard))
@@ -230,15 +218,8 @@ def certify(
         ),
     )
     fan = None if run is None else forecast_fan(run, max(horizons), settings.members, seed=seed)
-    verdicts = (
-        _verdict(1, "calibration", residuals, calibration_verdict, missing.get("residuals")),
-        _verdict(1, "whiteness", residuals, whiteness_verdict, missing.get("residuals")),
-        _verdict(1, "skill", scores, skill_verdict, missing.get("scores")),
-        _verdict(1, "spread", spread, lambda found: spread_verdict(found, tau), missing.get("spread")),
-        _verdict(1, "tangents", tangents, tangent_verdict, missing.get("tangents")),
-        _verdict(2, "stochastic run", free, stochastic_verdict, missing.get("agreement")),
-        _verdict(3, "core", free, core_verdict, missing.get("agreement")),
-    )
+    parts = {"residuals": residuals, "scores": scores, "spread": spread, "tangents": tangents, "agreement": free}
+    verdicts = judge(parts, missing, horizon=tau)
     about = {
         "method": reconstruction.method,
         "dt": reconstruction.dt,
@@ -249,10 +230,3 @@ def certify(
         "settings": asdict(settings),
     }
     return Certificate(verdicts, residuals, scores, spread, tangents, free, fan, missing, about)
-
-
-def _verdict(axis: int, name: str, found: T | None, judge: Callable[[T], Verdict], reason: str | None) -> Verdict:
-    """The verdict on a part, "unknown" with the reason if it is not there."""
-    if found is None:
-        return Verdict(axis, name, "unknown", None, "", reason or "Not computed.")
-    return judge(found)

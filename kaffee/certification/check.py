@@ -10,24 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from kaffee.certification.free_runs import CORE_SEED, MIN_ROWS, TRANSIENT, compare_attractors
 from kaffee.checkpoint.reconstruction import Reconstruction
-from kaffee.data.gaps import complete, constant_columns
+from kaffee.data.gaps import complete
 from kaffee.data.series import Series
 from kaffee.data.windows import padded
 from kaffee.filtering.rollout import core_key_of, free_run
 from kaffee.filtering.sweep import Filtered, run_filter
 from kaffee.metrics.calibration import coverage
-from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_mixture
 from kaffee.metrics.lyapunov import lyapunov_spectrum
-from kaffee.metrics.spectra import d_hellinger
 
-TRANSIENT = 1000
 # The shortest free run: exponents of fewer steps say nothing, however short the reference is.
 MIN_STEPS = 1000
-MIN_ROWS = 200
-"""Of a reference for free runs: a density and a spectrum of fewer rows say little."""
-# Of the noise inside a core (DynaMix's gate), without which its free run may come to rest.
-CORE_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -82,20 +76,8 @@ def core_trajectory(
 def compare_runs(
     reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], *, least: int = 4
 ) -> tuple[float, float]:
-    """(D_stsp, D_H) of two trajectories in common units; the histogram up to three dimensions, else the mixture.
-
-    Rows of the reference with missing values are left out; a spectrum needs all of them, so D_H is then NaN. Both are
-    if the reference has a constant coordinate or fewer than `least` complete rows.
-    """
-    rows = complete(reference)
-    if len(rows) < max(least, 4):
-        return np.nan, np.nan
-    mean, std = rows.mean(axis=0), rows.std(axis=0)
-    if constant_columns(rows).any():
-        return np.nan, np.nan
-    divergence = d_stsp_histogram if reference.shape[1] <= 3 else d_stsp_mixture
-    d_h = d_hellinger(reference, generated) if len(rows) == len(reference) else np.nan
-    return divergence((rows - mean) / std, (generated - mean) / std), d_h
+    """(D_stsp, D_H) of `compare_attractors`."""
+    return compare_attractors(reference, generated, least=least)[:2]
 
 
 def start_row(reconstruction: Reconstruction, recording: Float[np.ndarray, "T N"]) -> Float[np.ndarray, " N"]:

@@ -1,4 +1,4 @@
-"""How an evaluation is done, as data that stands beside its results."""
+"""Free runs against a known truth: the protocol, the reference to compare with, and axes 2 and 3 of the report card."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -7,19 +7,19 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from kaffee.data.gaps import evenly
 from kaffee.data.scaler import Scaler, context_scaler
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError
-from kaffee.filtering.rollout import free_run
-from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_mixture
+from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free_runs
 from kaffee.metrics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
-from kaffee.metrics.spectra import d_hellinger
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.systems.simulation import simulate
 from kaffee.systems.system import System
+
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,8 @@ class Protocol:
         return tuple(sorted({self.horizon, *self.spectrum_horizons}))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """Convert to JSON values."""
         return asdict(self)
-
-
-# What a surrogate is compared with: the true system's trajectories, Jacobians and Lyapunov spectra.
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,7 @@ class Reference:
         return lyapunov_spectrum(self.system, self.test_states)
 
     def jacobians(self, states: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N N"]:
-        """J* of the flow at states, in the model's standardised coordinates: J_ij s_j / s_i."""
+        """Compute J* of the flow at states, in the model's standardised coordinates: J_ij s_j / s_i."""
         with jax.enable_x64(True):
             J = np.asarray(jax.jit(jax.vmap(self.system.jacobian))(jnp.asarray(states)))
         scale = self.scaler.scale
@@ -150,8 +147,7 @@ def simulate_reference(
     """Simulate training data, test data and the clean reference of a system.
 
     Args:
-        scaler: Standardise by the clean training states (appendix C.3), or by the noisy observations, if these are all
-            that may be known (appendix C.5).
+        scaler: Standardise by the clean training states (appendix C.3), or by the noisy observations (appendix C.5).
     """
     longest = max(protocol.all_horizons)
     num_test = max(
@@ -183,9 +179,6 @@ def simulate_reference(
     )
 
 
-# Axes 2 and 3: long free runs with the shell on and off, against noisy and clean truth.
-
-
 class Fidelity(NamedTuple):
     """How well a free run reconstructs the dynamics; NaN where it diverged.
 
@@ -204,19 +197,10 @@ class Fidelity(NamedTuple):
     diverged: int
 
 
-def state_space_divergence(
-    reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "L N"], *, num_samples: int = 1_000, seed: int = 0
-) -> float:
-    """D_stsp by histogram for up to three coordinates, by Gaussian mixtures beyond (appendix C.4)."""
-    if reference.shape[1] <= 3:
-        return d_stsp_histogram(reference, generated)
-    return d_stsp_mixture(reference, generated, num_samples=num_samples, seed=seed)
-
-
 def fidelity(
     model: StateSpaceModel, reference: Reference, protocol: Protocol, *, stochastic: bool, h_reference: float | None
 ) -> Fidelity:
-    """Free run of `protocol.rollout_steps` after a transient, and its comparison with the truth.
+    """Compare a free run of `protocol.rollout_steps` after a transient with the truth.
 
     Shell on: starts at a noisy observation, generates noisy observations, is compared with noisy observations.
     Shell off: starts at a clean state, is compared with the clean trajectory.
@@ -224,37 +208,23 @@ def fidelity(
     Args:
         h_reference: The true h; None: without Lyapunov exponents.
     """
-    if stochastic:
-        # The post-burn window of the held-out data.
-        truth = reference.test_observations[protocol.transient :][: protocol.rollout_steps]
-        origins = reference.test_observations
-    else:
-        truth, origins = reference.clean, reference.clean
-    target = reference.scaler.transform(truth)
-    key = jax.random.key(protocol.seed + 1) if stochastic else None
-    first = jnp.asarray(reference.scaler.transform(origins[:1]), model.dtype)
-    noise: Any = {"key": key, "core_key": jax.random.key(protocol.seed + 2)}
-    run = free_run(model, model.embed(first), protocol.rollout_steps, transient=protocol.transient, **noise)
-    diverged_at = int(run.diverged_at[0])
-    watched = evenly(len(origins), protocol.num_divergence_starts)
-    starts: Array = jnp.asarray(reference.scaler.transform(origins[watched]), model.dtype)
-    watch = free_run(model, model.embed(starts), 0, transient=protocol.rollout_steps, **noise)
-    diverged = int(jnp.sum(watch.diverged_at > 0))
-    if diverged_at:
-        nan = float("nan")
-        return Fidelity(nan, nan, nan, nan, [], diverged_at, diverged)
-    generated = np.asarray(run.observations[0], np.float64)
-    h, exponents = float("nan"), []
-    if h_reference is not None:
-        count = min(protocol.num_exponents, model.latent_dim)
-        spectrum = lyapunov_spectrum(model.core.exact(), run.states[0], num_exponents=count, dt=reference.system.dt)
-        h, exponents = spectrum.sum_positive, [float(e) for e in spectrum.exponents]
-    return Fidelity(
-        d_stsp=state_space_divergence(target, generated, num_samples=protocol.mixture_samples, seed=protocol.seed),
-        dh=float("nan") if h_reference is None else abs(h - h_reference),
-        d_h=d_hellinger(target, generated),
-        h=h,
-        exponents=exponents,
-        diverged_at=diverged_at,
-        diverged=diverged,
-    )
+    origins = reference.scaler.transform(reference.test_observations if stochastic else reference.clean)
+    # With the shell on, the post-burn window of the held-out data.
+    truth = origins[protocol.transient :][: protocol.rollout_steps] if stochastic else origins
+    target = Target(truth, num_samples=protocol.mixture_samples, seed=protocol.seed)
+
+    def run(starts: Float[np.ndarray, "R N"], num_steps: int, transient: int) -> FreeRunEvaluation:
+        key = jax.random.key(protocol.seed + 1) if stochastic else None
+        core_key = jax.random.key(protocol.seed + 2)
+        return evaluate_free_runs(model, starts, target, num_steps, transient=transient, key=key, core_key=core_key)
+
+    compared = run(origins[:1], protocol.rollout_steps, protocol.transient)
+    watched = run(origins[evenly(len(origins), protocol.num_divergence_starts)], 0, protocol.rollout_steps)
+    diverged_at, h, exponents, distances = int(compared.diverged_at[0]), NAN, [], (NAN, NAN)
+    if not diverged_at:
+        distances = compared.distances[0][:2]
+        if h_reference is not None:
+            spectrum = compared.measure_exponents(protocol.num_exponents, dt=reference.system.dt)[0]
+            h, exponents = spectrum.sum_positive, spectrum.exponents.tolist()
+    dh = NAN if h_reference is None else abs(h - h_reference)
+    return Fidelity(distances[0], dh, distances[1], h, exponents, diverged_at, watched.num_diverged)

@@ -18,7 +18,7 @@ from kaffee.filtering.gated import Row, Track, advance, before_the_first_row, op
 from kaffee.filtering.gaussian import Belief, innovate
 from kaffee.filtering.recursion import Recursion, predict
 from kaffee.filtering.sweep import time_first
-from kaffee.metrics.calibration import coverage, normal
+from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
 from kaffee.model.statespace import StateSpaceModel
 
 WARM_UP = 20
@@ -150,12 +150,13 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
     )
 
 
-# Are innovations white? What a filter leaves behind should not be predictable from what it left behind before.
-
-
-NUM_LAGS = 20
-MIN_PAIRS = 20
-"""Fewer pairs of rows than this say nothing about a lag."""
+NUM_LAGS, MIN_PAIRS = 20, 20
+"""Lags of autocorrelations; fewer pairs of rows than this say nothing about a lag."""
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+CURVE = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
+JUDGED = 0.9
+NUM_BINS, MIN_ENTRIES = 20, 50
+"""Bins of the PIT; fewer scored entries than this make a coverage of 90 % uncertain by more than 4 %."""
 
 
 @dataclass(frozen=True)
@@ -163,15 +164,13 @@ class Whiteness:
     """Autocorrelations of the whitened innovations, coordinate by coordinate.
 
     Attributes:
-        lags: 1..K.
-        autocorrelations: At each lag of each coordinate; NaN where there are too few pairs of rows.
-        bands: Half-width of the 95 % band of white noise, likewise.
-        chance: What each stays below if all is white, by its own number of pairs; all of them do with probability 99 %.
+        autocorrelations: At lags 1..K of each coordinate; NaN where there are too few pairs of rows.
+        bands: Half-widths of the 95 % band of white noise.
+        chance: Limits by the number of pairs of rows; if all is white, all are kept with probability 99 %.
         ljung_box: Q of each coordinate, chi-square with as many degrees of freedom as it has lags if all is white.
-        p_values: P(Q' > Q). With thousands of rows nearly always 0 on real data: a test of whether there is anything at
-            all, not of how much.
-        largest: The largest |autocorrelation|, the effect size.
-        largest_lag, largest_coordinate: Where it is.
+        p_values: P(Q' > Q). With thousands of rows nearly always 0 on real data: it tests whether there is any
+            autocorrelation, not how much.
+        largest, largest_lag, largest_coordinate: The largest |autocorrelation|, the effect size, and where it is.
         outside: Share of autocorrelations outside their band; 0.05 if all is white.
     """
 
@@ -190,7 +189,7 @@ class Whiteness:
 def autocorrelation(
     recordings: Sequence[Float[np.ndarray, "T N"]], lag: int
 ) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-    """r_k over all pairs of rows of one recording that are `lag` apart and both seen, and how many pairs there are.
+    """Return r_k over all pairs of rows of one recording that are `lag` apart and both seen, and the number of pairs.
 
         r_k = [mean over pairs (y_t - m)(y_{t+k} - m)] / [mean over rows (y_t - m)^2]
 
@@ -209,30 +208,29 @@ def autocorrelation(
     return np.where(usable, covariance / np.where(usable, variance, 1.0), np.nan), pairs
 
 
-def whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = NUM_LAGS) -> Whiteness | None:
-    """Whether sequences (NaN where there is no value) are white; None if they are too short to tell.
+def _whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = NUM_LAGS) -> Whiteness | None:
+    """Measure how white sequences are (NaN where there is no value); None if they are too short to tell.
 
     Q = sum_k n_k r_k^2, which is Ljung and Box's n (n + 2) r_k^2 / (n - k) up to terms of order 1 / n and holds with
     gaps, where n_k pairs are seen. The mean is taken out first: a bias is another fault, and reported as such.
     """
-    found = [autocorrelation(recordings, lag) for lag in range(1, num_lags + 1)]
-    r, pairs = np.array([a for a, _ in found]), np.array([n for _, n in found])
+    every = [autocorrelation(recordings, lag) for lag in range(1, num_lags + 1)]
+    r, pairs = (np.array(values) for values in zip(*every, strict=True))
     usable = np.isfinite(r)
     if not usable.any():
         return None
     error = np.where(usable, 1.0 / np.sqrt(np.maximum(pairs, 1)), np.nan)
     bands = ndtri(0.975) * error
-    Q = np.nansum((r / error) ** 2, axis=0)
     degrees = usable.sum(axis=0)
-    p_values = np.where(degrees > 0, chdtrc(np.maximum(degrees, 1), Q), np.nan)
+    Q = np.where(degrees > 0, np.nansum((r / error) ** 2, axis=0), np.nan)
     lag, coordinate = np.unravel_index(np.nanargmax(np.abs(r)), r.shape)
     return Whiteness(
         lags=list(range(1, num_lags + 1)),
         autocorrelations=r,
         bands=bands,
-        chance=normal(int(usable.sum())) * error,
-        ljung_box=np.where(degrees > 0, Q, np.nan),
-        p_values=p_values,
+        chance=normal_limit(int(usable.sum())) * error,
+        ljung_box=Q,
+        p_values=chdtrc(np.maximum(degrees, 1), Q),
         largest=float(np.abs(r[lag, coordinate])),
         largest_lag=int(lag) + 1,
         largest_coordinate=int(coordinate),
@@ -240,37 +238,22 @@ def whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = NU
     )
 
 
-# What a filter's innovations on held-out data say: bias, width, shape and memory of its one-step predictions.
-
-
-LEVELS = (0.5, 0.8, 0.9, 0.95)
-CURVE = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
-JUDGED = 0.9
-NUM_BINS = 20
-MIN_ENTRIES = 50
-"""Fewer scored entries than this make a coverage of 90 % uncertain by more than 4 %."""
-
-
 @dataclass(frozen=True)
 class Residuals:
-    """One-step predictions of held-out readings.
+    """One-step predictions of held-out readings; `_each` is of every coordinate, NaN without scored entries.
 
     Attributes:
-        columns: Names of the coordinates.
-        num_entries: Scored entries: predicted, read, after the warm-up.
-        counts: Of these, in each coordinate.
+        num_entries, counts: Scored entries (predicted, read, after the warm-up), and those of each coordinate.
         num_independent: Readings of one row may err together; so many independent ones say at least as much.
-        num_restarts: How often the filter lost its belief and started anew.
+        num_restarts: How often the filter lost its belief and started again.
         nll, nll_standard: -log p per entry given the past, in data units and in standardised ones.
-        bias: Mean of v_i / sqrt(Omega_ii) of each coordinate, 0 if unbiased.
-        bias_errors: Its standard error if innovations are white; NaN without entries, as all of a coordinate.
+        bias, bias_errors: Mean of v_i / sqrt(Omega_ii) of each coordinate, and its standard error if they are white.
         nis: Mean of v' Omega^-1 v per entry, 1 for a calibrated filter; above: bands too narrow.
-        nis_each: Mean of v_i^2 / Omega_ii of each coordinate.
-        nis_band: Where it lies with probability 95 % if all is well: quantiles of chi-square / degrees of freedom.
+        nis_band: Where it lies with probability 95 % if calibrated: quantiles of chi-square / degrees of freedom.
+        nis_each: Mean of v_i^2 / Omega_ii.
         pit: Histogram density of Phi(v_i / sqrt(Omega_ii)) over `NUM_BINS` equal bins; 1 everywhere if calibrated.
-        ks: Kolmogorov-Smirnov distance of these from uniform, pooled and `ks_each` coordinate.
-        coverage: Share of entries inside their central band, by level.
-        coverage_each: Of each coordinate, at `JUDGED`.
+        ks: Kolmogorov-Smirnov distance of these from uniform.
+        coverage, coverage_each: Share of entries inside their central band, by level, and at `JUDGED`.
         curve_levels, curve: The same at many levels: the reliability curve.
         whiteness: None if recordings are too short.
     """
@@ -297,38 +280,26 @@ class Residuals:
     whiteness: Whiteness | None
 
 
-def ks_distance(u: Float[np.ndarray, " T"]) -> float:
-    """sup |F_n(u) - u|, the distance of a sample from the uniform distribution on [0, 1]; NaN for an empty one.
-
-    >>> round(ks_distance(np.array([0.1, 0.2, 0.3])), 6)
-    0.7
-    """
-    if not len(u):
-        return float("nan")
-    ordered, n = np.sort(u), len(u)
-    return float(np.max(np.maximum(np.arange(1, n + 1) / n - ordered, ordered - np.arange(n) / n)))
-
-
-def residual_checks(run: FilterPass) -> Residuals:
-    """All checks of the innovations of a filter pass.
+def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
+    """Check the innovations of a filter pass.
 
     Marginal innovations v_i / sqrt(Omega_ii) give bias, PIT and coverage, since these are the bands that a user sees;
-    jointly whitened ones give NIS and autocorrelations, since these are independent under the model.
+    jointly whitened ones give NIS and autocorrelations, since these are independent under the model. With fewer than
+    `least` entries there is no result.
     """
     scored = run.scored()
     scale = run.reconstruction.scaler.scale
     total = sum(int(mask.sum()) for mask in scored)
-    if total < MIN_ENTRIES:
+    if total < least:
         raise DataError(
             f"{run.series.label}: {total} readings can be scored after {run.warm_up} rows of warm-up; at least "
-            f"{MIN_ENTRIES} are needed. Hold out more."
+            f"{least} are needed. Hold out more."
         )
-    standardised, degrees, nis, nll = [], 0, 0.0, 0.0
+    standardised, nis, nll = [], 0.0, 0.0
     for x, row, mask in zip(run.standard, run.rows, scored, strict=True):
         v = x - np.asarray(row.reading_mean, np.float64)
         standardised.append(np.where(mask, v / np.asarray(row.reading_std, np.float64), np.nan))
         rows = mask.any(axis=1)
-        degrees += int(mask.sum())
         nis += float(np.sum(row.nis[rows], dtype=np.float64))
         nll += float(np.sum(row.nll[rows], dtype=np.float64))
     u = np.concatenate(standardised)
@@ -352,8 +323,8 @@ def residual_checks(run: FilterPass) -> Residuals:
         nll_standard=nll / total,
         bias=of_each(np.mean),
         bias_errors=of_each(lambda values: len(values) ** -0.5),
-        nis=nis / degrees,
-        nis_band=(float(chdtri(degrees, 0.975)) / degrees, float(chdtri(degrees, 0.025)) / degrees),
+        nis=nis / total,
+        nis_band=(float(chdtri(total, 0.975)) / total, float(chdtri(total, 0.025)) / total),
         nis_each=of_each(lambda values: float(np.mean(values**2))),
         pit=np.histogram(ndtr(pooled), bins=NUM_BINS, range=(0.0, 1.0))[0] * NUM_BINS / total,
         ks=ks_distance(ndtr(pooled)),
@@ -362,5 +333,5 @@ def residual_checks(run: FilterPass) -> Residuals:
         coverage_each=of_each(lambda values: coverage(values, np.ones_like(values), JUDGED)),
         curve_levels=CURVE,
         curve=[coverage(pooled, ones, level) for level in CURVE],
-        whiteness=whiteness(white),
+        whiteness=_whiteness(white),
     )

@@ -1,4 +1,7 @@
-"""Vector autoregressions by ridge regression, and which orders predict the end of the training data best."""
+"""The strongest baseline without chaos: a linear state-space model fitted by maximum likelihood.
+
+It starts from a vector autoregression by ridge regression, whose order is chosen by the end of the training data.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -8,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from kaffee.certification.forecasts import hold_readings
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
 from kaffee.data.windows import padded
 from kaffee.errors import DataError
 from kaffee.filtering.likelihood import KAFFEE
 from kaffee.filtering.sweep import run_filter
+from kaffee.metrics.scores import gaussian_nll
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation
 from kaffee.model.shell import Shell
@@ -23,6 +28,8 @@ from kaffee.training.loop import Schedule, Watcher
 from kaffee.training.optimiser import Optimiser
 
 Recordings = list[Float[np.ndarray, "T N"]]
+Choice = tuple[int, float]
+"""An order and a ridge."""
 
 ORDERS = (1, 2, 3, 5, 8, 13, 20, 32)
 # A Kalman filter costs the cube of its latent size, which is order times N.
@@ -33,134 +40,6 @@ RIDGES = (1e-9, 1e-6, 1e-3, 1e-1, 10.0)
 # Nats per entry from the best order: the shortest order so close is worth a filter.
 CLOSE, VERY_CLOSE = 0.05, 0.005
 CHUNK = 10_000
-
-
-class Regression(NamedTuple):
-    """x_t = sum_k A_k x_{t-k} + c + noise of covariance Q, standardised."""
-
-    A: Float[np.ndarray, "p N N"]
-    c: Float[np.ndarray, " N"]
-    Q: Float[np.ndarray, "N N"]
-
-    def predict(self, x: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
-        """Every row from those before it; before the first row there is the first row."""
-        before = np.concatenate([np.repeat(x[:1], len(self.A), axis=0), x])
-        lags = (before[len(self.A) - k : len(before) - k] for k in range(1, len(self.A) + 1))
-        return self.c + sum(lag @ A_k.T for lag, A_k in zip(lags, self.A, strict=True))
-
-
-class Moments(NamedTuple):
-    """Sums of products over rows: of f = (x_{t-1}, ..., x_{t-p}, 1) and of x_t."""
-
-    rows: int
-    ff: Float[np.ndarray, "K K"]
-    fx: Float[np.ndarray, "K N"]
-    xx: Float[np.ndarray, "N N"]
-
-
-class Choice(NamedTuple):
-    """An order and a ridge."""
-
-    order: int
-    ridge: float
-
-
-def moments(recordings: Recordings, order: int) -> Moments:
-    """Of complete recordings; those that are not longer than `order` have no part."""
-    N = recordings[0].shape[1]
-    K, rows, products = order * N + 1, 0, np.zeros((order * N + 1 + N,) * 2)
-    for x in recordings:
-        for first in range(order, len(x), CHUNK):
-            last = min(first + CHUNK, len(x))
-            lags = [x[first - k : last - k] for k in range(1, order + 1)]
-            table = np.hstack([*lags, np.ones((last - first, 1)), x[first:last]])
-            products += table.T @ table
-            rows += last - first
-    return Moments(rows, products[:K, :K], products[:K, K:], products[K:, K:])
-
-
-def ridge_regression(found: Moments, ridge: float) -> Regression:
-    """min_W |x - f W|^2 / rows + ridge |W|^2, the constant without penalty."""
-    rows, ff, fx, xx = found
-    K, N = fx.shape
-    W = np.linalg.solve(ff + rows * np.diag([ridge] * (K - 1) + [1e-9]), fx)
-    S = (xx - W.T @ fx - fx.T @ W + W.T @ ff @ W) / rows
-    S = 0.5 * (S + S.T) + 1e-6 * np.eye(N)
-    # Correlations of few rows are chance; without them Q is positive definite however few there are.
-    shrink = min(1.0, 2.0 * (N + 1) / rows)
-    A = W[:-1].T.reshape(N, (K - 1) // N, N).swapaxes(0, 1)
-    return Regression(A, W[-1], (1.0 - shrink) * S + shrink * np.diag(np.diag(S)))
-
-
-def vector_autoregression(series: Series, choice: Choice) -> Regression:
-    """Of a standardised series; gaps are filled by straight lines."""
-    return ridge_regression(moments([interpolated(x) for x in series.recordings], choice.order), choice.ridge)
-
-
-def one_step_nll(regression: Regression, series: Series, part: Series) -> float:
-    """Mean over the readings of `series` after those of `part`, with the std of each coordinate for itself.
-
-        1/2 log(2 pi Q_jj) + (x_tj - prediction)^2 / (2 Q_jj)
-
-    A missing lag is the reading before it, so that nothing is predicted with what comes after.
-    """
-    variance = np.diag(regression.Q)
-    terms = []
-    for x, before in zip(series.recordings, part.recordings, strict=True):
-        residual = (x - regression.predict(held(x)))[len(before) :]
-        terms.append(0.5 * np.log(2.0 * np.pi * variance) + 0.5 * residual**2 / variance)
-    each = np.concatenate(terms)
-    seen = ~np.isnan(each)
-    return float(each[seen].mean()) if seen.any() else 0.0
-
-
-def possible_orders(series: Series) -> list[int]:
-    """Those with enough rows for their coefficients and a moderate latent size; 1 always."""
-    N = series.num_coordinates
-
-    def enough(order: int) -> bool:
-        rows = sum(max(length - order, 0) for length in series.lengths)
-        return order * N <= MOST_LATENT and rows >= ROWS_PER_COEFFICIENT * (order * N + 1)
-
-    return [order for order in ORDERS if order == 1 or enough(order)]
-
-
-def best_choices(series: Series, part: Series) -> list[Choice]:
-    """One or two, the shorter first: the shortest orders that predict what comes after `part` about as well as any.
-
-    Each with its best ridge, fitted to `part`, the beginning of each recording of `series`.
-    """
-    complete = [interpolated(x) for x in part.recordings]
-    best: dict[int, tuple[float, Choice]] = {}
-    for order in possible_orders(part):
-        found = moments(complete, order)
-        scores = [one_step_nll(ridge_regression(found, ridge), series, part) for ridge in RIDGES]
-        best[order] = min(scores), Choice(order, RIDGES[int(np.argmin(scores))])
-    lowest = min(nll for nll, _ in best.values())
-    close = [next(choice for nll, choice in best.values() if nll <= lowest + margin) for margin in (CLOSE, VERY_CLOSE)]
-    return list(dict.fromkeys(close))
-
-
-def interpolated(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
-    """Gaps filled by straight lines, ends by the nearest reading, columns without any by 0."""
-    filled, t = np.zeros_like(values), np.arange(len(values))
-    for j, column in enumerate(values.T):
-        seen = ~np.isnan(column)
-        if seen.any():
-            filled[:, j] = np.interp(t, t[seen], column[seen])
-    return filled
-
-
-def held(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
-    """Gaps filled by the last reading before, 0 if there is none."""
-    rows = np.where(np.isnan(values), -1, np.arange(len(values))[:, None])
-    latest = np.maximum.accumulate(rows, axis=0)
-    return np.where(latest < 0, 0.0, np.take_along_axis(values, np.maximum(latest, 0), axis=0))
-
-
-# The strongest baseline without chaos: a linear state-space model fitted by maximum likelihood.
-
-
 # A series that stays in its range has no growing mode; a forecast that had one would be a baseline of straw.
 STABLE = 0.999
 # Noisy readings of a state, or as good as none: a coordinate that repeats another one later (a delay embedding) can be
@@ -168,10 +47,8 @@ STABLE = 0.999
 PROCESS_SHARES = (0.5, 0.9, 0.99, 1.0)
 # As good as no noise: hardly above what a shell can hold.
 LEAST_STD = 5e-5
-BURN_IN, SCORED = 8, 56
-WARM_UP = 20
-VALIDATION = 0.2
-MIN_ROWS = 8
+BURN_IN, SCORED, WARM_UP = 8, 56, 20
+VALIDATION, MIN_ROWS = 0.2, 8
 SETTINGS = Adaptation(
     scored=SCORED,
     burn_in=BURN_IN,
@@ -186,8 +63,108 @@ SHORT_ORDER = 2
 CHEAP_LATENT = 24
 
 
-def companion_model(regression: Regression, process_share: float = 0.5) -> StateSpaceModel:
-    """The regression as a state-space model whose state is x_t, in coordinates where Q is u^2 times 1, and its lags.
+class _Regression(NamedTuple):
+    """x_t = sum_k A_k x_{t-k} + c + noise of covariance Q, standardised."""
+
+    A: Float[np.ndarray, "p N N"]
+    c: Float[np.ndarray, " N"]
+    Q: Float[np.ndarray, "N N"]
+
+    def predict(self, x: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
+        """Predict every row from those before it; before the first row there is the first row."""
+        before = np.concatenate([np.repeat(x[:1], len(self.A), axis=0), x])
+        lags = (before[len(self.A) - k : len(before) - k] for k in range(1, len(self.A) + 1))
+        return self.c + sum(lag @ A_k.T for lag, A_k in zip(lags, self.A, strict=True))
+
+
+def _sum_products(recordings: Recordings, order: int) -> tuple[int, Float[np.ndarray, "K K"]]:
+    """Count the rows of complete recordings, and sum products of (x_{t-1}, ..., x_{t-p}, 1, x_t) over them.
+
+    Recordings that are not longer than `order` have no part.
+    """
+    N = recordings[0].shape[1]
+    rows, products = 0, np.zeros((order * N + 1 + N,) * 2)
+    for x in recordings:
+        for first in range(order, len(x), CHUNK):
+            last = min(first + CHUNK, len(x))
+            lags = [x[first - k : last - k] for k in range(1, order + 1)]
+            table = np.hstack([*lags, np.ones((last - first, 1)), x[first:last]])
+            products += table.T @ table
+            rows += last - first
+    return rows, products
+
+
+def _solve_ridge(rows: int, products: Float[np.ndarray, "K K"], order: int, ridge: float) -> _Regression:
+    """Solve min_W |x - f W|^2 / rows + ridge |W|^2 for f = (x_{t-1}, ..., x_{t-p}, 1), the constant without penalty."""
+    N = (len(products) - 1) // (order + 1)
+    K = order * N + 1
+    ff, fx, xx = products[:K, :K], products[:K, K:], products[K:, K:]
+    W = np.linalg.solve(ff + rows * np.diag([ridge] * (K - 1) + [1e-9]), fx)
+    S = (xx - W.T @ fx - fx.T @ W + W.T @ ff @ W) / rows
+    S = 0.5 * (S + S.T) + 1e-6 * np.eye(N)
+    # Correlations of few rows are chance; without them Q is positive definite however few there are.
+    shrink = min(1.0, 2.0 * (N + 1) / rows)
+    A = W[:-1].T.reshape(N, order, N).swapaxes(0, 1)
+    return _Regression(A, W[-1], (1.0 - shrink) * S + shrink * np.diag(np.diag(S)))
+
+
+def _fit_autoregression(series: Series, choice: Choice) -> _Regression:
+    """Fit a vector autoregression to a standardised series; gaps are filled by straight lines."""
+    return _solve_ridge(*_sum_products([_interpolate(x) for x in series.recordings], choice[0]), *choice)
+
+
+def _one_step_nll(regression: _Regression, series: Series, part: Series) -> float:
+    """Return the mean NLL of the readings of `series` after those of `part`, with the std of each coordinate alone.
+
+    A missing lag is the reading before it, so that nothing is predicted with what comes after.
+    """
+    std = np.sqrt(np.diag(regression.Q))
+    pairs = zip(series.recordings, part.recordings, strict=True)
+    terms = [gaussian_nll(x, regression.predict(hold_readings(x)), std)[len(before) :] for x, before in pairs]
+    each = np.concatenate(terms)
+    seen = ~np.isnan(each)
+    return float(each[seen].mean()) if seen.any() else 0.0
+
+
+def _possible_orders(series: Series) -> list[int]:
+    """List the orders with enough rows for their coefficients and a moderate latent size; 1 always."""
+    N = series.num_coordinates
+
+    def enough(order: int) -> bool:
+        rows = sum(max(length - order, 0) for length in series.lengths)
+        return order * N <= MOST_LATENT and rows >= ROWS_PER_COEFFICIENT * (order * N + 1)
+
+    return [order for order in ORDERS if order == 1 or enough(order)]
+
+
+def _choose_orders(series: Series, part: Series) -> list[Choice]:
+    """Choose the shortest orders that predict what comes after `part` about as well as any: one or two, short first.
+
+    Each with its best ridge, fitted to `part`, the beginning of each recording of `series`.
+    """
+    complete = [_interpolate(x) for x in part.recordings]
+    best: dict[int, tuple[float, Choice]] = {}
+    for order in _possible_orders(part):
+        sums = _sum_products(complete, order)
+        scores = [_one_step_nll(_solve_ridge(*sums, order, ridge), series, part) for ridge in RIDGES]
+        best[order] = min(scores), (order, RIDGES[int(np.argmin(scores))])
+    lowest = min(nll for nll, _ in best.values())
+    close = [next(choice for nll, choice in best.values() if nll <= lowest + margin) for margin in (CLOSE, VERY_CLOSE)]
+    return list(dict.fromkeys(close))
+
+
+def _interpolate(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
+    """Fill gaps by straight lines, ends by the nearest reading, columns without any by 0."""
+    filled, t = np.zeros_like(values), np.arange(len(values))
+    for j, column in enumerate(values.T):
+        seen = ~np.isnan(column)
+        if seen.any():
+            filled[:, j] = np.interp(t, t[seen], column[seen])
+    return filled
+
+
+def _build_companion(regression: _Regression, process_share: float = 0.5) -> StateSpaceModel:
+    """Build a state-space model of a regression: its state is x_t, in coordinates where Q is u^2 times 1, and its lags.
 
         z = (L^-1 x_t, x_{t-1}, ..., x_{t-p+1}),   x_t = [L 0 ... 0] z,   Q = u^2 L L'
 
@@ -219,8 +196,8 @@ def companion_model(regression: Regression, process_share: float = 0.5) -> State
     )
 
 
-def stable(model: StateSpaceModel) -> StateSpaceModel:
-    """The model with A scaled down to a spectral radius of `STABLE` if it is larger.
+def _stabilise(model: StateSpaceModel) -> StateSpaceModel:
+    """Scale A down to a spectral radius of `STABLE` if it is larger.
 
     Scaling the whole companion matrix by s is scaling A_k by s^k, in other units of the lags: all modes decay faster by
     the same factor, and none is bent.
@@ -232,7 +209,7 @@ def stable(model: StateSpaceModel) -> StateSpaceModel:
 
 
 class _Best(Watcher):
-    """Keeps the iterate that predicts the validation part best; the start is the first candidate."""
+    """Keep the iterate that predicts the validation part best; the start is the first candidate."""
 
     def __init__(self, validation: Series) -> None:
         self.x, self.mask = padded(validation)
@@ -245,14 +222,14 @@ class _Best(Watcher):
         return float(terms.sum() / max(int(self.mask[:, 1 + self.skip :].sum()), 1))
 
     def visited(self, update: int, model: StateSpaceModel) -> None:
-        candidate = stable(model)
+        candidate = _stabilise(model)
         nll = self.score(candidate)
         if nll < self.nll:
             self.nll, self.update, self.model, self.attempt = nll, update, candidate, self.current
 
 
-def settings_for(order: int, model: StateSpaceModel, series: Series) -> Adaptation:
-    """`SETTINGS` with windows that fit the series, a burn-in that fills all lags, and updates that are affordable."""
+def _adapt_settings(order: int, model: StateSpaceModel, series: Series) -> Adaptation:
+    """Fit the windows of `SETTINGS` to the series, the burn-in to all lags, and updates to what is affordable."""
     steps = min(order + BURN_IN + SCORED, max(series.lengths) - 1)
     burn_in = min(order + BURN_IN, steps // 2)
     schedule = SETTINGS.schedule
@@ -263,7 +240,7 @@ def settings_for(order: int, model: StateSpaceModel, series: Series) -> Adaptati
 
 
 def fit_linear(reconstruction: Reconstruction, train: Series, *, seed: int = 0) -> Reconstruction:
-    """A linear state-space model of x_t and its lags, in the units and with the columns of `reconstruction`.
+    """Fit a linear state-space model of x_t and its lags, in the units and with the columns of `reconstruction`.
 
     A vector autoregression by least squares is the start; its order, its ridge, its noise, and when maximising the
     likelihood should stop, are chosen by the last fifth of the training data, so that few rows of many coordinates do
@@ -281,28 +258,28 @@ def fit_linear(reconstruction: Reconstruction, train: Series, *, seed: int = 0) 
     part, validation = standard.split(1.0 - VALIDATION)
     best = _Best(validation)
 
-    def start_of(series: Series, choice: Choice, share: float) -> StateSpaceModel:
-        return stable(companion_model(vector_autoregression(series, choice), share))
+    def build_start(series: Series, choice: Choice, share: float) -> StateSpaceModel:
+        return _stabilise(_build_companion(_fit_autoregression(series, choice), share))
 
-    def best_start(choices: list[Choice]) -> tuple[Choice, float]:
+    def choose_start(choices: list[Choice]) -> tuple[Choice, float]:
         starts = list(product(choices, PROCESS_SHARES))
-        scores = [best.score(start_of(part, *each)) for each in starts]
+        scores = [best.score(build_start(part, *each)) for each in starts]
         return starts[int(np.argmin(np.nan_to_num(scores, nan=np.inf)))]
 
-    attempts = [(*best_start(best_choices(standard, part)), SETTINGS.optimiser)]
+    attempts = [(*choose_start(_choose_orders(standard, part)), SETTINGS.optimiser)]
     if any(np.isnan(x).any() for x in part.recordings):
-        attempts.append((*best_start([Choice(SHORT_ORDER, ridge) for ridge in RIDGES]), FAR))
+        attempts.append((*choose_start([(SHORT_ORDER, ridge) for ridge in RIDGES]), FAR))
+    tried = []
     for best.current, (choice, share, optimiser) in enumerate(attempts):
-        start = start_of(part, choice, share)
-        settings = replace(settings_for(choice.order, start, part), optimiser=optimiser)
+        start = build_start(part, choice, share)
+        settings = replace(_adapt_settings(choice[0], start, part), optimiser=optimiser)
         adapt(start, part, KAFFEE, settings, seed=seed, watcher=best)
-    choice, share, optimiser = attempts[best.attempt]
-    start = start_of(part, choice, share)
-    settings = replace(settings_for(choice.order, start, part), optimiser=optimiser)
-    refitted = start_of(standard, choice, share)
+        tried.append((start, settings))
+    start, settings = tried[best.attempt]
+    refitted = build_start(standard, *attempts[best.attempt][:2])
     if best.update:
         settings = replace(settings, schedule=replace(settings.schedule, num_updates=best.update))
-        refitted = stable(adapt(refitted, standard, KAFFEE, settings, seed=seed).model)
+        refitted = _stabilise(adapt(refitted, standard, KAFFEE, settings, seed=seed).model)
     # The last fifth is now among what it was fitted to: only a failure is worse there.
     model = refitted if best.score(refitted) < best.nll else best.model
     return replace(reconstruction, model=model or start, method="kaffee", provenance={})

@@ -1,9 +1,10 @@
-"""Does the size of forecast errors vary in a way that could have been known? A constant spread claims that it does not.
+"""Spread and error over withheld observations: where the model expects to be wrong, is it?
 
-Two foretellers, neither of which sees the errors that it foretells: the variance that the core's own tangents would
-give (only of a filter that does not use them), and a quadratic function of the state that a forecast starts from,
-fitted to other stretches of time. What they find is there. What they do not find may be there too: the function is
-smooth and sees little in ten coordinates or more, and sizes may vary with something unknown, such as an input.
+A spread that hardly varies claims that errors are of one size everywhere. Two predictors of |error|, neither of which
+sees the errors that it predicts, put that to the test: the variance that the core's own tangents would give (only for a
+filter that does not use them), and a quadratic function of the state that a forecast starts from, fitted to other
+stretches of time. What they find is there. What they do not find may be there too: the function is smooth and sees
+little in ten coordinates or more, and sizes may vary with something unknown, such as an input.
 """
 
 from collections.abc import Sequence
@@ -14,14 +15,18 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 
-from kaffee.certification.forecasts import carry_ahead
+from kaffee.certification.forecasts import block_mean, carry_ahead
 from kaffee.certification.innovations import FilterPass, Starts
-from kaffee.certification.scores import block_mean
 from kaffee.errors import DataError
 from kaffee.filtering.recursion import Recursion
 from kaffee.metrics.grounding import spearman
 
-NUM_FOLDS = 10
+NUM_BINS, NUM_DRAWS, NUM_FOLDS = 10, 10, 10
+MIN_ENTRIES = 100
+# Relative; below it a variance that differs between rows differs by rounding (float32).
+TOLERANCE = 1e-4
+# A spread whose perfect version would correlate with errors by less than this hardly varies.
+MIN_CEILING = 0.02
 RIDGE = 1.0
 """Per row of standardised features."""
 MAX_PRODUCTS = 8
@@ -31,102 +36,18 @@ Entries = Float[np.ndarray, "S N"]
 Mask = Bool[np.ndarray, "S N"]
 
 
-class Foretold(NamedTuple):
-    """How well the size of errors can be told beforehand.
+class ErrorSizePrediction(NamedTuple):
+    """How well the size of errors can be predicted.
 
     Attributes:
-        by: What tells it best.
-        rank: Correlation of what it says with the rank of |error|, mean over coordinates; 0 if sizes do not vary.
+        by: The best predictor.
+        rank: Correlation of its predictions with the rank of |error|, mean over coordinates; 0 if sizes do not vary.
         error: Its standard error, from blocks of time.
     """
 
     by: str
     rank: float
     error: float
-
-
-def size_ranks(error: Entries, mask: Mask) -> Entries:
-    """Ranks of |error| in each coordinate, with mean 0 and variance 1; 0 where there is no error."""
-    found = np.zeros(error.shape)
-    for j, seen in enumerate(mask.T):
-        n = int(seen.sum())
-        found[seen, j] = (rankdata(np.abs(error[seen, j])) - (n + 1) / 2) * np.sqrt(12.0) / max(n, 1)
-    return found
-
-
-def quadratic_features(state: Entries) -> Float[np.ndarray, "S F"]:
-    """The state, and products of two coordinates of it; all with mean 0 and variance 1."""
-
-    def standard(values: np.ndarray) -> np.ndarray:
-        spread = values.std(axis=0)
-        return (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-
-    x, N = standard(state), state.shape[1]
-    i, j = np.triu_indices(N) if N <= MAX_PRODUCTS else (np.arange(N), np.arange(N))
-    return np.hstack([x, standard(x[:, i] * x[:, j])])
-
-
-def cross_fitted(features: Float[np.ndarray, "S F"], ranks: Entries, mask: Mask, starts: Starts, h: int) -> Entries:
-    """Ranks as a linear function of features, at each start fitted to stretches that share no row with its forecast."""
-    found = np.zeros(ranks.shape)
-    for fold in np.array_split(np.arange(len(ranks)), NUM_FOLDS):
-        far = np.ones(len(ranks), bool)
-        for recording in np.unique(starts.recordings[fold]):
-            rows = starts.rows[fold][starts.recordings[fold] == recording]
-            near = (starts.rows >= rows.min() - h) & (starts.rows <= rows.max() + h)
-            far &= ~((starts.recordings == recording) & near)
-        for j, seen in enumerate(mask.T):
-            F, r = features[far & seen], ranks[far & seen, j]
-            if len(F):
-                weights = np.linalg.solve(F.T @ F + RIDGE * len(F) * np.eye(F.shape[1]), F.T @ (r - r.mean()))
-                found[fold, j] = features[fold] @ weights
-    return found
-
-
-def agreement_of_sizes(by: str, predicted: Entries, ranks: Entries, mask: Mask) -> Foretold:
-    """The correlation within coordinates, with a standard error from blocks of time."""
-    products = np.zeros(ranks.shape)
-    for j, seen in enumerate(mask.T):
-        p = predicted[seen, j]
-        if len(p) and (spread := p.std()) > 0:
-            products[seen, j] = (p - p.mean()) / spread * ranks[seen, j]
-    return Foretold(by, *block_mean(products, mask)[:2])
-
-
-def foretell(
-    error: Entries, mask: Mask, starts: Starts, horizon: int, state: Entries, by_tangents: Entries | None
-) -> Foretold:
-    """The better of both foretellers.
-
-    Args:
-        state: The filtered signal at each start.
-        by_tangents: Variances that the core's tangents would give; None if those are the model's own.
-    """
-    ranks, usable = size_ranks(error, mask), np.isfinite(state).all(axis=1)
-    kept = mask & usable[:, None]
-    fitted = np.zeros(ranks.shape)
-    if usable.any():
-        some = Starts(starts.recordings[usable], starts.rows[usable])
-        features = quadratic_features(state[usable])
-        fitted[usable] = cross_fitted(features, ranks[usable], kept[usable], some, horizon)
-    found = [agreement_of_sizes("the state at the start", fitted, ranks, kept)]
-    if by_tangents is not None:
-        finite = np.isfinite(by_tangents)
-        sizes = size_ranks(np.where(finite, by_tangents, 0.0), mask & finite)
-        found.append(agreement_of_sizes("the core's own tangents", sizes, ranks, mask & finite))
-    return max(found, key=lambda one: np.nan_to_num(one.rank / one.error if one.error else 0.0))
-
-
-# Withheld observations: where the model expects to be wrong, is it?
-
-
-NUM_BINS = 10
-NUM_DRAWS = 10
-MIN_ENTRIES = 100
-# Relative; below it a variance that differs between rows differs by rounding (float32).
-TOLERANCE = 1e-4
-# A spread whose perfect version would correlate with errors by less than this hardly varies.
-MIN_CEILING = 0.02
 
 
 class Ranks(NamedTuple):
@@ -155,7 +76,7 @@ class Curve(NamedTuple):
         variance: Mean predicted variance of a bin, observation noise included.
         squared_error: Mean squared error in it; equal for a calibrated model.
         slope: Of log squared error on log variance over the bins: 1 if spread means what it says, 0 if nothing.
-        slope_within: Likewise after dividing both by the coordinate's mean variance.
+        slope_within: The same after dividing both by the coordinate's mean variance.
     """
 
     variance: Float[np.ndarray, " B"]
@@ -165,12 +86,12 @@ class Curve(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """At one horizon.
+    """Spread and error at one horizon.
 
     Attributes:
+        ratio: Mean predicted variance over mean squared error: 1 calibrated, below 1 overconfident.
         spread: Ranks of the predicted standard deviation.
         growth: Ranks of log [B P_{t+h|t} B']_jj - log [B P_{t|t} B']_jj.
-        ratio: Mean predicted variance over mean squared error: 1 calibrated, below 1 overconfident.
         foretold: How well something else than the predicted spread tells the size of errors.
     """
 
@@ -180,7 +101,7 @@ class Spread(NamedTuple):
     spread: Ranks
     growth: Ranks
     curve: Curve
-    foretold: Foretold
+    foretold: ErrorSizePrediction
 
 
 @dataclass(frozen=True)
@@ -190,32 +111,98 @@ class SpreadGrowth:
     horizons: list[Spread]
 
 
-def _correlations(
-    predictor: Float[np.ndarray, "S N"], error: Float[np.ndarray, "S N"], mask: Bool[np.ndarray, "S N"]
-) -> tuple[float, float]:
+def _rank_sizes(error: Entries, mask: Mask) -> Entries:
+    """Rank |error| in each coordinate, with mean 0 and variance 1; 0 where there is no error."""
+    ranks = np.zeros(error.shape)
+    for j, seen in enumerate(mask.T):
+        n = int(seen.sum())
+        ranks[seen, j] = (rankdata(np.abs(error[seen, j])) - (n + 1) / 2) * np.sqrt(12.0) / max(n, 1)
+    return ranks
+
+
+def _quadratic_features(state: Entries) -> Float[np.ndarray, "S F"]:
+    """Return the state, and products of two coordinates of it; all with mean 0 and variance 1."""
+
+    def standard(values: np.ndarray) -> np.ndarray:
+        spread = values.std(axis=0)
+        return (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+
+    x, N = standard(state), state.shape[1]
+    i, j = np.triu_indices(N) if N <= MAX_PRODUCTS else (np.arange(N), np.arange(N))
+    return np.hstack([x, standard(x[:, i] * x[:, j])])
+
+
+def _cross_fit(features: Float[np.ndarray, "S F"], ranks: Entries, mask: Mask, starts: Starts, h: int) -> Entries:
+    """Predict ranks linearly from features, at each start fitted to stretches that share no row with its forecast."""
+    predicted = np.zeros(ranks.shape)
+    for fold in np.array_split(np.arange(len(ranks)), NUM_FOLDS):
+        far = np.ones(len(ranks), bool)
+        for recording in np.unique(starts.recordings[fold]):
+            rows = starts.rows[fold][starts.recordings[fold] == recording]
+            near = (starts.rows >= rows.min() - h) & (starts.rows <= rows.max() + h)
+            far &= ~((starts.recordings == recording) & near)
+        for j, seen in enumerate(mask.T):
+            F, r = features[far & seen], ranks[far & seen, j]
+            if len(F):
+                weights = np.linalg.solve(F.T @ F + RIDGE * len(F) * np.eye(F.shape[1]), F.T @ (r - r.mean()))
+                predicted[fold, j] = features[fold] @ weights
+    return predicted
+
+
+def _correlate_sizes(by: str, predicted: Entries, ranks: Entries, mask: Mask) -> ErrorSizePrediction:
+    """Correlate predictions with ranks within coordinates, with a standard error from blocks of time."""
+    products = np.zeros(ranks.shape)
+    for j, seen in enumerate(mask.T):
+        p = predicted[seen, j]
+        if len(p) and (spread := p.std()) > 0:
+            products[seen, j] = (p - p.mean()) / spread * ranks[seen, j]
+    return ErrorSizePrediction(by, *block_mean(products, mask)[:2])
+
+
+def _predict_error_size(
+    error: Entries, mask: Mask, starts: Starts, horizon: int, state: Entries, by_tangents: Entries | None
+) -> ErrorSizePrediction:
+    """Predict |error| by the better of both predictors.
+
+    Args:
+        state: The filtered signal at each start.
+        by_tangents: Variances that the core's tangents would give; None if those are the model's own.
+    """
+    ranks, usable = _rank_sizes(error, mask), np.isfinite(state).all(axis=1)
+    kept = mask & usable[:, None]
+    fitted = np.zeros(ranks.shape)
+    if usable.any():
+        some = Starts(starts.recordings[usable], starts.rows[usable])
+        features = _quadratic_features(state[usable])
+        fitted[usable] = _cross_fit(features, ranks[usable], kept[usable], some, horizon)
+    predictions = [_correlate_sizes("the state at the start", fitted, ranks, kept)]
+    if by_tangents is not None:
+        kept = mask & np.isfinite(by_tangents)
+        sizes = _rank_sizes(np.where(kept, by_tangents, 0.0), kept)
+        predictions.append(_correlate_sizes("the core's own tangents", sizes, ranks, kept))
+    return max(predictions, key=lambda one: np.nan_to_num(one.rank / one.error if one.error else 0.0))
+
+
+def _correlations(predictor: Entries, error: Entries, mask: Mask) -> tuple[float, float]:
     each = [
         spearman(predictor[m, j], error[m, j], tolerance=TOLERANCE) for j, m in enumerate(mask.T) if m.sum() >= NUM_BINS
     ]
     return spearman(predictor[mask], error[mask], tolerance=TOLERANCE), float(np.mean(each)) if each else float("nan")
 
 
-def ranks(
-    predictor: Float[np.ndarray, "S N"],
-    std: Float[np.ndarray, "S N"],
-    error: Float[np.ndarray, "S N"],
-    mask: Bool[np.ndarray, "S N"],
-    rng: np.random.Generator,
+def _correlate_with_error(
+    predictor: Entries, std: Entries, error: Entries, mask: Mask, rng: np.random.Generator
 ) -> Ranks:
-    """The rank correlation of `predictor` with |error|, beside that of errors drawn from N(0, std^2)."""
-    found = np.array(_correlations(predictor, np.abs(error), mask))
+    """Correlate `predictor` with |error| by rank, beside errors drawn from N(0, std^2)."""
+    achieved = np.array(_correlations(predictor, np.abs(error), mask))
     draws = [_correlations(predictor, np.abs(std * rng.standard_normal(std.shape)), mask) for _ in range(NUM_DRAWS)]
     ceiling = np.mean(draws, axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(np.abs(ceiling) >= MIN_CEILING, found / ceiling, np.nan)
-    return Ranks(*found.tolist(), *ceiling.tolist(), *ratio.tolist())
+        ratio = np.where(np.abs(ceiling) >= MIN_CEILING, achieved / ceiling, np.nan)
+    return Ranks(*achieved.tolist(), *ceiling.tolist(), *ratio.tolist())
 
 
-def _bins(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) -> tuple[np.ndarray, np.ndarray, float]:
+def _bin(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) -> tuple[np.ndarray, np.ndarray, float]:
     parts = np.array_split(np.argsort(variance, kind="stable"), NUM_BINS)
     x, y = (np.array([values[part].mean() for part in parts]) for values in (variance, squares))
     slope = float("nan")
@@ -225,49 +212,48 @@ def _bins(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) -
     return x, y, slope
 
 
-def spread_curve(
-    variance: Float[np.ndarray, "S N"], squares: Float[np.ndarray, "S N"], mask: Bool[np.ndarray, "S N"]
-) -> Curve:
-    """Binned mean squared error against binned predicted variance."""
+def _spread_curve(variance: Entries, squares: Entries, mask: Mask) -> Curve:
+    """Bin the squared error by predicted variance."""
     count = np.maximum(mask.sum(axis=0), 1)
     typical = np.maximum(np.where(mask, variance, 0.0).sum(axis=0) / count, 1e-30)
-    *_, within = _bins((variance / typical)[mask], (squares / typical)[mask])
-    return Curve(*_bins(variance[mask], squares[mask]), within)
+    *_, within = _bin((variance / typical)[mask], (squares / typical)[mask])
+    return Curve(*_bin(variance[mask], squares[mask]), within)
 
 
 def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> SpreadGrowth:
-    """Run the beliefs at the starts ahead by the model's own recursion, and relate spread to error at `horizons`."""
+    """Carry the beliefs at the starts ahead by the model's own recursion, and relate spread to error at `horizons`."""
     model = run.reconstruction.model
     ahead = carry_ahead(model, run.recursion, run.beliefs, max(horizons))
     noise = np.asarray(model.shell.observation_variance(), np.float64)
     own = None if run.recursion.transport else carry_ahead(model, Recursion(), run.beliefs, max(horizons)).variance
     rng = np.random.default_rng(seed)
-    found = []
+    spreads = []
     for h in horizons:
         variance = ahead.variance[:, h] + noise
         with np.errstate(divide="ignore", invalid="ignore"):
             growth = np.log(ahead.variance[:, h]) - np.log(ahead.variance[:, 0])
-        y = run.starts.ahead(run.standard, h)
         finite = np.isfinite(ahead.mean[:, h]) & np.isfinite(variance) & np.isfinite(growth)
+        y = run.starts.ahead(run.standard, h)
         mask = ~np.isnan(y) & finite
         if mask.sum() < MIN_ENTRIES:
             continue
         error = np.where(mask, y - ahead.mean[:, h], 0.0)
-        std = np.sqrt(np.where(finite, variance, 0.0))
-        found.append(
+        variance, growth = np.where(finite, variance, 0.0), np.where(finite, growth, 0.0)
+        std, by_tangents = np.sqrt(variance), None if own is None else own[:, h]
+        spreads.append(
             Spread(
                 horizon=h,
                 num_entries=int(mask.sum()),
                 ratio=float(variance[mask].mean() / np.mean(error[mask] ** 2)),
-                spread=ranks(std, std, error, mask, rng),
-                growth=ranks(np.where(finite, growth, 0.0), std, error, mask, rng),
-                curve=spread_curve(np.where(finite, variance, 0.0), error**2, mask),
-                foretold=foretell(error, mask, run.starts, h, ahead.mean[:, 0], None if own is None else own[:, h]),
+                spread=_correlate_with_error(std, std, error, mask, rng),
+                growth=_correlate_with_error(growth, std, error, mask, rng),
+                curve=_spread_curve(variance, error**2, mask),
+                foretold=_predict_error_size(error, mask, run.starts, h, ahead.mean[:, 0], by_tangents),
             )
         )
-    if not found:
+    if not spreads:
         raise DataError(
             f"{run.series.label}: fewer than {MIN_ENTRIES} withheld readings follow the starts of forecasts. "
             "Hold out more."
         )
-    return SpreadGrowth(found)
+    return SpreadGrowth(spreads)

@@ -1,7 +1,9 @@
-"""Symmetric moving averages, which take noise out of regressors before tangents are estimated from them.
+"""A proxy for G_tan on real data: does predicted variance grow where tangents estimated from the training data say so?
 
-Noise in x_t pulls the slopes of a regression on x_t towards zero (errors in variables); a short average around t has
-less of it, at the price of a bias that grows with the signal's curvature.
+Tangents are those of one-step maps fitted to the training data: linear, quadratic, or local linear over analogues. The
+map that forecasts the last part of the training data best is chosen. Noise in x_t pulls the slopes of a regression on
+x_t towards zero (errors in variables); a short average around t has less of it, at the price of a bias that grows with
+the signal's curvature.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,99 +11,98 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+import equinox as eqx
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
-from kaffee.certification.forecasts import observed_growth
+from kaffee.certification.forecasts import Recordings, carry_ahead
 from kaffee.certification.innovations import FilterPass
+from kaffee.data.gaps import evenly
 from kaffee.errors import DataError
+from kaffee.filtering.gaussian import Belief
 from kaffee.metrics.grounding import grounding, oracle_log_growth, spearman
+from kaffee.model.statespace import StateSpaceModel
 
-
-@lru_cache
-def hann(width: int) -> tuple[float, ...]:
-    """Weights of a Hann window of 2 width + 1 points, which sum to 1.
-
-    >>> hann(1)
-    (0.25, 0.5, 0.25)
-    """
-    k = np.arange(1, 2 * width + 2)
-    w = np.sin(np.pi * k / (2 * width + 2)) ** 2
-    return tuple((w / w.sum()).round(15).tolist())
-
-
-def smoothed(values: Float[np.ndarray, "T N"], width: int) -> Float[np.ndarray, "T N"]:
-    """The average around every row; NaN where a value in its window is missing, also at both ends."""
-    found = np.full_like(values, np.nan)
-    rows = len(values) - 2 * width
-    if rows > 0:
-        found[width : width + rows] = sum(w * values[i : i + rows] for i, w in enumerate(hann(width)))
-    return found
-
-
-# One-step maps and their tangents from data alone: linear, quadratic, and local linear over analogues.
-
+ALLOWED = ("linear", "quadratic", "local")
+RIDGE = 1e-3
+"""Added to the variances of the regressors, in units of these: a thousandth, against collinearity."""
+MAX_FEATURES = 1000
+"""A quadratic map in N coordinates has (N + 1)(N + 2) / 2 features: up to N = 43."""
+MAX_ANALOGUES, MAX_NUMBERS, CHUNK = 20_000, 40_000_000, 128
+"""More rows than this are thinned out, and more products of rows (300 MB) are not kept."""
+SHARES = (0.05, 0.15)
+"""Of all rows that count as analogues."""
+# A derivative needs a wider neighbourhood than a value: of local maps that forecast equally well, to 2 %, the widest.
+SLACK = 1.02
+WIDTHS = (0, 1, 2, 3)
+VALIDATION, MAX_POINTS = 0.2, 400
+"""Share of the training data, and forecasts from it, that a map is chosen by."""
+MIN_PAIRS, MIN_GROWTHS = 20, 100
+"""Training pairs per coefficient of a linear map, and growths that are compared, below which there is no proxy."""
+# Variances of a filter without transport settle at constants, of which float32 leaves this much.
+TOLERANCE = 1e-5
 
 Points = Float[np.ndarray, "P N"]
 # Points -> the next row that is expected after each, and the derivative of that by the point.
 TangentMap = Callable[[Points], tuple[Points, Float[np.ndarray, "P N N"]]]
 
-RIDGE = 1e-3
-"""Added to the variances of the regressors, in units of these: a thousandth, against collinearity."""
-MAX_FEATURES = 1000
-"""A quadratic map in N coordinates has (N + 1)(N + 2) / 2 features: up to N = 43."""
-MAX_ANALOGUES, MAX_NUMBERS = 20_000, 40_000_000
-"""More rows than this are thinned out, and more products of rows (300 MB) are not kept."""
-CHUNK = 128
+
+@lru_cache
+def _hann(width: int) -> tuple[float, ...]:
+    """Return the weights of a Hann window of 2 width + 1 points, which sum to 1.
+
+    >>> _hann(1)
+    (0.25, 0.5, 0.25)
+    """
+    w = np.sin(np.pi * np.arange(1, 2 * width + 2) / (2 * width + 2)) ** 2
+    return tuple((w / w.sum()).round(15).tolist())
 
 
-def _solve(features: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Ridge regression whose first feature is the constant, which is not penalised."""
+def _smooth(values: Float[np.ndarray, "T N"], width: int) -> Float[np.ndarray, "T N"]:
+    """Average around every row; NaN where a value in its window is missing, also at both ends."""
+    averages = np.full_like(values, np.nan)
+    rows = len(values) - 2 * width
+    if rows > 0:
+        averages[width : width + rows] = sum(w * values[i : i + rows] for i, w in enumerate(_hann(width)))
+    return averages
+
+
+def _regress(features: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Solve a ridge regression whose first feature is the constant, which is not penalised."""
     gram = features.T @ features / len(features)
     gram[np.arange(1, len(gram)), np.arange(1, len(gram))] += RIDGE
     return np.linalg.solve(gram, features.T @ target / len(features))
 
 
-def linear_map(now: Points, after: Points) -> TangentMap:
-    """F(x) = c + A x; the same tangent everywhere."""
+def _fit_linear_map(now: Points, after: Points) -> TangentMap:
+    """Fit F(x) = c + A x; the same tangent everywhere."""
     N = now.shape[1]
-    W = _solve(np.hstack([np.ones((len(now), 1)), now]), after)
-
-    def evaluate(x: Points) -> tuple[Points, np.ndarray]:
-        return W[0] + x @ W[1:], np.broadcast_to(W[1:].T, (len(x), N, N))
-
-    return evaluate
+    W = _regress(np.hstack([np.ones((len(now), 1)), now]), after)
+    return lambda x: (W[0] + x @ W[1:], np.broadcast_to(W[1:].T, (len(x), N, N)))
 
 
-def quadratic_map(now: Points, after: Points) -> TangentMap:
-    """F_i(x) = c_i + A_i x + x' Q_i x / 2 with symmetric Q_i, so that J(x) = A + Q x."""
+def _fit_quadratic_map(now: Points, after: Points) -> TangentMap:
+    """Fit F_i(x) = c_i + A_i x + x' Q_i x / 2 with symmetric Q_i, so that J(x) = A + Q x."""
     N = now.shape[1]
     first, second = np.triu_indices(N)
 
     def features(x: Points) -> np.ndarray:
         return np.hstack([np.ones((len(x), 1)), x, x[:, first] * x[:, second]])
 
-    W = _solve(features(now), after)
+    W = _regress(features(now), after)
     Q = np.zeros((N, N, N))
     Q[:, first, second] = W[1 + N :].T
     Q = Q + Q.swapaxes(1, 2)
-
-    def evaluate(x: Points) -> tuple[Points, np.ndarray]:
-        return features(x) @ W, W[1 : 1 + N].T + np.einsum("ijk,pk->pij", Q, x)
-
-    return evaluate
+    return lambda x: (features(x) @ W, W[1 : 1 + N].T + np.einsum("ijk,pk->pij", Q, x))
 
 
-def local_map(now: Points, after: Points, share: float) -> TangentMap:
-    """Around every point the linear regression over its nearest analogues, weighted by closeness.
+def _fit_local_map(now: Points, after: Points, share: float) -> TangentMap:
+    """Fit, around every point, the linear regression over its nearest analogues, weighted by closeness.
 
         minimise sum_k w_k |y_k - c - J x_k|^2 + ridge |J|^2,    w_k = max(1 - |x_k - x|^2 / d^2, 0)^2
 
     where the given share of all rows is closer than d. Lorenz's analogues with a derivative; it assumes smoothness and
     no form. All moments that any weighting needs are products of rows, computed once.
-
-    Args:
-        share: Of the rows that count as analogues.
     """
     N = now.shape[1]
     columns = (N + 1) * (2 * N + 1)
@@ -112,7 +113,7 @@ def local_map(now: Points, after: Points, share: float) -> TangentMap:
     products = (F[:, :, None] * np.hstack([F, after])[:, None, :]).reshape(len(now), columns)
     squares = np.sum(now**2, axis=1)
 
-    def some(x: Points) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(x: Points) -> tuple[np.ndarray, np.ndarray]:
         d = np.maximum(squares - 2.0 * x @ now.T + np.sum(x**2, axis=1)[:, None], 0.0)
         farthest = np.partition(d, rank, axis=1)[:, rank, None] + 1e-12
         w = np.maximum(1.0 - d / farthest, 0.0) ** 2
@@ -126,28 +127,11 @@ def local_map(now: Points, after: Points, share: float) -> TangentMap:
         J = np.linalg.solve(covariance + (RIDGE * variance + 1e-12) * np.eye(N), cross).swapaxes(1, 2)
         return mean_after + np.einsum("pij,pj->pi", J, x - mean), J
 
-    def evaluate(x: Points) -> tuple[Points, np.ndarray]:
-        parts = [some(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
+    def evaluate_in_chunks(x: Points) -> tuple[Points, np.ndarray]:
+        parts = [evaluate(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
-    return evaluate
-
-
-# Which map of the data gives the tangents: the one that forecasts the last part of the training data best.
-
-
-WIDTHS = (0, 1, 2, 3)
-SHARES = (0.05, 0.15)
-VALIDATION = 0.2
-MAX_POINTS = 400
-"""Forecasts that a map is chosen by."""
-# A derivative needs a wider neighbourhood than a value: of local maps that forecast equally well, to 2 %, the widest.
-SLACK = 1.02
-MIN_PAIRS = 20
-"""Training pairs per coefficient of a linear map, below which no tangent is estimated."""
-
-Recordings = Sequence[Float[np.ndarray, "T N"]]
-Fit = Callable[[Points, Points], TangentMap]
+    return evaluate_in_chunks
 
 
 class Candidate(NamedTuple):
@@ -158,46 +142,41 @@ class Candidate(NamedTuple):
     error: float
 
 
-def kinds(num_coordinates: int, allowed: Sequence[str]) -> dict[str, Fit]:
-    """The maps that may be tried on so many coordinates; `allowed` names linear, quadratic and local."""
-    found: dict[str, Fit] = {"linear": linear_map} if "linear" in allowed else {}
-    if "quadratic" in allowed and (num_coordinates + 1) * (num_coordinates + 2) // 2 <= MAX_FEATURES:
-        found["quadratic"] = quadratic_map
-    if "local" in allowed:
-        found |= {f"local {share:g}": partial(local_map, share=share) for share in SHARES}
-    return found
+def _list_maps(num_coordinates: int, allowed: Sequence[str]) -> dict[str, Callable[[Points, Points], TangentMap]]:
+    """List the maps that may be tried on so many coordinates; `allowed` names linear, quadratic and local."""
+    maps = {"linear": _fit_linear_map, "quadratic": _fit_quadratic_map}
+    if (num_coordinates + 1) * (num_coordinates + 2) // 2 > MAX_FEATURES:
+        del maps["quadratic"]
+    maps |= {f"local {share:g}": partial(_fit_local_map, share=share) for share in SHARES}
+    return {name: fit for name, fit in maps.items() if name.split()[0] in allowed}
 
 
-def pairs(recordings: Recordings, width: int) -> tuple[Points, Points]:
-    """Smoothed rows and those after them, both complete."""
-    now, after = [], []
-    for values in recordings:
-        s = smoothed(values, width)
-        complete = ~np.isnan(s).any(axis=1)
-        both = np.flatnonzero(complete[:-1] & complete[1:])
-        now.append(s[both])
-        after.append(s[both + 1])
+def _pair_rows(recordings: Recordings, width: int) -> tuple[Points, Points]:
+    """Return smoothed rows and those after them, both complete."""
+    averages = [_smooth(values, width) for values in recordings]
+    complete = [~np.isnan(s).any(axis=1) for s in averages]
+    both = [np.flatnonzero(seen[:-1] & seen[1:]) for seen in complete]
+    now, after = ([s[rows + i] for s, rows in zip(averages, both, strict=True)] for i in (0, 1))
     return np.concatenate(now), np.concatenate(after)
 
 
-def forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> float:
-    """Mean squared error of forecasts of raw rows x_{t+1} from rows up to t, by any smoothing on equal terms.
+def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> float:
+    """Return the mean squared error of forecasts of raw rows x_{t+1} from rows up to t, fair to any smoothing.
 
     The smoothed row t - width has seen rows up to t; from there the map takes width + 1 steps. So no smoothing sees
     what it forecasts, and the error on smoothed rows, which more smoothing always lowers, decides nothing.
     """
     origins, targets = [], []
     for values in recordings:
-        s = smoothed(values, width)
-        last = len(values) - 1 - width
-        usable = ~np.isnan(s[: max(last, 0)]).any(axis=1) & ~np.isnan(values[width + 1 :][: max(last, 0)]).any(axis=1)
-        rows = np.flatnonzero(usable)
-        origins.append(s[rows])
-        targets.append(values[rows + width + 1])
+        last = max(len(values) - 1 - width, 0)
+        s, future = _smooth(values, width)[:last], values[width + 1 :][:last]
+        usable = ~np.isnan(s).any(axis=1) & ~np.isnan(future).any(axis=1)
+        origins.append(s[usable])
+        targets.append(future[usable])
     x, y = np.concatenate(origins), np.concatenate(targets)
     if not len(x):
         return float("inf")
-    chosen = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS).round().astype(int))
+    chosen = np.unique(evenly(len(x), MAX_POINTS))
     x, y = x[chosen], y[chosen]
     with np.errstate(all="ignore"):
         for _ in range(width + 1):
@@ -207,41 +186,32 @@ def forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> fl
 
 
 def try_candidates(train: Recordings, allowed: Sequence[str]) -> list[Candidate]:
-    """All maps and smoothings, best first; a map's smoothing grows until its forecasts get worse."""
-    cut = [int((1.0 - VALIDATION) * len(values)) for values in train]
-    fit_on = [values[:c] for values, c in zip(train, cut, strict=True)]
-    validate_on = [values[c:] for values, c in zip(train, cut, strict=True)]
-    found: list[Candidate] = []
-    for name, fit in kinds(train[0].shape[1], allowed).items():
+    """Try all maps and smoothings, best first; a map's smoothing grows until its forecasts get worse."""
+    cuts = [int((1.0 - VALIDATION) * len(values)) for values in train]
+    fit_on = [values[:cut] for values, cut in zip(train, cuts, strict=True)]
+    validate_on = [values[cut:] for values, cut in zip(train, cuts, strict=True)]
+    candidates: list[Candidate] = []
+    for name, fit in _list_maps(train[0].shape[1], allowed).items():
         best = float("inf")
         for width in WIDTHS:
-            now, after = pairs(fit_on, width)
+            now, after = _pair_rows(fit_on, width)
             if len(now) < MIN_PAIRS * (now.shape[1] + 1):
                 break
-            error = forecast_error(fit(now, after), validate_on, width)
-            found.append(Candidate(name, width, error))
+            error = _forecast_error(fit(now, after), validate_on, width)
+            candidates.append(Candidate(name, width, error))
             if error > best:
                 break
             best = error
-    return sorted((c for c in found if np.isfinite(c.error)), key=lambda c: c.error)
+    return sorted((c for c in candidates if np.isfinite(c.error)), key=lambda c: c.error)
 
 
-def choose(candidates: list[Candidate]) -> Candidate:
-    """The candidate with the smallest error; of local maps the widest that is as good."""
+def _choose_candidate(candidates: list[Candidate]) -> Candidate:
+    """Choose the candidate with the smallest error; of local maps the widest that is as good."""
     best = candidates[0]
     if not best.name.startswith("local"):
         return best
     as_good = [c for c in candidates if c.name.startswith("local") and c.error <= SLACK * best.error]
     return max(as_good, key=lambda c: (float(c.name.split()[1]), -c.error))
-
-
-# A proxy for G_tan: does predicted variance grow where tangents estimated from the training data say so?
-
-
-ALLOWED = ("linear", "quadratic", "local")
-MIN_GROWTHS = 100
-# Variances of a filter without transport settle at constants, of which float32 leaves this much.
-TOLERANCE = 1e-5
 
 
 class Growths(NamedTuple):
@@ -252,14 +222,12 @@ class Growths(NamedTuple):
         covariance: B P_{t|t} B' there.
         model: log [B P_{t+1|t} B']_jj - log [B P_{t|t} B']_jj.
         proxy: log [J B P_{t|t} B' J']_jj - log [B P_{t|t} B']_jj with J from data.
-        reliability: See `TangentProxy`.
     """
 
     chosen: Bool[np.ndarray, " S"]
     covariance: Float[np.ndarray, "C N N"]
     model: Float[np.ndarray, "C N"]
     proxy: Float[np.ndarray, "C N"]
-    reliability: float
 
 
 @dataclass(frozen=True)
@@ -288,51 +256,43 @@ class TangentProxy:
     candidates: list[Candidate]
 
 
-def growths(run: FilterPass, train: Recordings, best: Candidate) -> Growths:
-    """The growth of variance that the model predicts at the starts of `run`, and that by the chosen tangents.
+@eqx.filter_jit
+def _observed_covariance(model: StateSpaceModel, beliefs: Belief) -> Float[Array, "S N N"]:
+    return model.observation.columns(model.observation.rows(beliefs.covariance))
 
-    The tangents are taken at the smoothed held-out row, the same for every model.
+
+def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate]) -> tuple[TangentProxy, Growths]:
+    """Measure the proxy by the best of `candidates`; also return the growths behind it.
+
+    Tangents are taken at the smoothed held-out rows that forecasts start from, the same for every model.
     """
-    fit = kinds(train[0].shape[1], ALLOWED)[best.name]
-    points = run.starts.ahead(tuple(smoothed(values, best.width) for values in run.standard), 0)
-    model, covariance = observed_growth(run)
+    N = train[0].shape[1]
+    if not candidates:
+        raise DataError(
+            f"The training data have too few complete consecutive rows to estimate tangents of {N} coordinates from "
+            f"({MIN_PAIRS} pairs per coefficient are needed)."
+        )
+    best = _choose_candidate(candidates)
+    fit, (now, after) = _list_maps(N, ALLOWED)[best.name], _pair_rows(train, best.width)
+    points = run.starts.ahead(tuple(_smooth(values, best.width) for values in run.standard), 0)
+    variance = carry_ahead(run.reconstruction.model, run.recursion, run.beliefs, 1).variance
+    with np.errstate(divide="ignore", invalid="ignore"):
+        model = np.log(variance[:, 1]) - np.log(variance[:, 0])
     chosen = ~np.isnan(points).any(axis=1) & np.isfinite(model).all(axis=1)
-    if chosen.sum() * points.shape[1] < MIN_GROWTHS:
+    if chosen.sum() * N < MIN_GROWTHS:
         raise DataError(
             f"{run.series.label}: {chosen.sum()} of the held-out rows that forecasts start from are complete, with "
             f"their neighbours; growth of variance is compared over at least {MIN_GROWTHS} entries. Hold out more."
         )
-    now, after = pairs(train, best.width)
+    covariance = np.asarray(_observed_covariance(run.reconstruction.model, run.beliefs), np.float64)[chosen]
+
+    def grow(rows: slice) -> Float[np.ndarray, "C N"]:
+        return oracle_log_growth(covariance, fit(now[rows], after[rows])(points[chosen])[1])
+
     half = len(now) // 2
-
-    def proxy(rows: slice) -> Float[np.ndarray, "C N"]:
-        return oracle_log_growth(covariance[chosen], fit(now[rows], after[rows])(points[chosen])[1])
-
-    r = spearman(proxy(slice(0, half)), proxy(slice(half, None)))
-    reliability = 2.0 * r / (1.0 + r) if r > 0 else r
-    return Growths(chosen, covariance[chosen], model[chosen], proxy(slice(None)), reliability)
-
-
-def tangent_proxy(run: FilterPass, train: Recordings, *, allowed: Sequence[str] = ALLOWED) -> TangentProxy:
-    """The rank correlation of a model's growth of variance with that by tangents from data (compare Eq. gtan).
-
-    Args:
-        train: Standardised training recordings.
-        allowed: Kinds of maps that may be chosen.
-    """
-    return proxy_of(run, train, try_candidates(train, allowed))[0]
-
-
-def proxy_of(run: FilterPass, train: Recordings, candidates: list[Candidate]) -> tuple[TangentProxy, Growths]:
-    """The proxy by the best of `candidates`, and the growths behind it."""
-    if not candidates:
-        raise DataError(
-            f"The training data have too few complete consecutive rows to estimate tangents of "
-            f"{train[0].shape[1]} coordinates from ({MIN_PAIRS} pairs per coefficient are needed)."
-        )
-    best = choose(candidates)
-    found = growths(run, train, best)
-    ranks = grounding(found.model, found.proxy, tolerance=TOLERANCE)
+    r = spearman(grow(slice(0, half)), grow(slice(half, None)))
+    growths = Growths(chosen, covariance, model[chosen], grow(slice(None)))
+    ranks = grounding(growths.model, growths.proxy, tolerance=TOLERANCE)
     linear = min((c.error for c in candidates if c.name == "linear"), default=float("nan"))
     proxy = TangentProxy(
         pooled=ranks.pooled,
@@ -340,8 +300,13 @@ def proxy_of(run: FilterPass, train: Recordings, candidates: list[Candidate]) ->
         method=f"{best.name}, {best.width}",
         r2=1.0 - best.error / float(np.nanvar(np.concatenate(train))),
         r2_over_linear=1.0 - best.error / linear,
-        reliability=found.reliability,
-        num_growths=found.model.size,
+        reliability=2.0 * r / (1.0 + r) if r > 0 else r,
+        num_growths=growths.model.size,
         candidates=candidates,
     )
-    return proxy, found
+    return proxy, growths
+
+
+def tangent_proxy(run: FilterPass, train: Recordings) -> TangentProxy:
+    """Correlate a model's growth of variance with that by tangents from standardised training data (cf. Eq. gtan)."""
+    return measure_proxy(run, train, try_candidates(train, ALLOWED))[0]

@@ -1,10 +1,13 @@
-"""Are predictive bands as wide as they should be? Coverage and normalised innovations, on plain arrays."""
+"""Coverage, normalised innovations, and the limits that a correctly specified model keeps; on plain arrays."""
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import bdtrik, chdtri, kolmogi, ndtri
 
 from kaffee.errors import ConfigError
+
+CONFIDENCE = 0.99
+"""Probability that a correctly specified model keeps all limits of one check."""
 
 
 def coverage(
@@ -13,7 +16,7 @@ def coverage(
     level: float,
     mask: Bool[np.ndarray, "..."] | None = None,
 ) -> float:
-    """The share of residuals inside the central Gaussian interval of probability `level`; NaN without any.
+    """Return the share of residuals inside the central Gaussian interval of probability `level`; NaN without any.
 
     >>> coverage(np.array([0.5, -1.9, 2.1]), np.ones(3), 0.95)
     0.6666666666666666
@@ -27,7 +30,7 @@ def coverage(
 
 
 def normalised_nis(nis: Float[np.ndarray, " T"], num_observed: Float[np.ndarray, " T"] | int) -> float:
-    """The mean of v' Omega^-1 v per observed entry: 1 for a calibrated filter, larger if it is overconfident.
+    """Return the mean of v' Omega^-1 v per observed entry: 1 for a calibrated filter, larger if it is overconfident.
 
     >>> normalised_nis(np.array([2.0, 4.0]), 3)
     1.0
@@ -36,47 +39,56 @@ def normalised_nis(nis: Float[np.ndarray, " T"], num_observed: Float[np.ndarray,
     return float(np.sum(nis)) / total if total else float("nan")
 
 
-# What chance alone does to a right model: limits that grow as readings get fewer.
+def ks_distance(u: Float[np.ndarray, " T"]) -> float:
+    """Return sup |F_n(u) - u|, the distance of a sample from the uniform distribution on [0, 1]; NaN if it is empty.
+
+    >>> round(ks_distance(np.array([0.1, 0.2, 0.3])), 6)
+    0.7
+    """
+    if not len(u):
+        return float("nan")
+    ordered, n = np.sort(u), len(u)
+    return float(np.max(np.maximum(np.arange(1, n + 1) / n - ordered, ordered - np.arange(n) / n)))
 
 
-CONFIDENCE = 0.99
+# Limits that a correctly specified model stays within (99 %). `num` is the number of independent quantities that a
+# check looks at; all of them keep their limits together with probability CONFIDENCE.
 
 
-def share(num: int) -> float:
-    """The probability with which each of `num` independent numbers keeps its limits, so that all of them do."""
+def _each_confidence(num: int) -> float:
     return float(CONFIDENCE ** (1.0 / max(num, 1)))
 
 
-def normal(num: int) -> float:
-    """The limit of |standard normal|.
+def normal_limit(num: int) -> float:
+    """Limit |standard normal|.
 
-    >>> round(normal(1), 2), round(normal(100), 2)
+    >>> round(normal_limit(1), 2), round(normal_limit(100), 2)
     (2.58, 3.89)
     """
-    return float(ndtri(0.5 + 0.5 * share(num)))
+    return float(ndtri(0.5 + 0.5 * _each_confidence(num)))
 
 
 def ks_limit(count: float, num: int) -> float:
-    """Of the Kolmogorov-Smirnov distance of `count` values from their distribution."""
-    return float(kolmogi(1.0 - share(num)) / np.sqrt(count))
+    """Limit the Kolmogorov-Smirnov distance of `count` values from their distribution."""
+    return float(kolmogi(1.0 - _each_confidence(num)) / np.sqrt(count))
 
 
 def variance_limits(count: float, num: int) -> tuple[float, float]:
-    """Of the mean of `count` squares of standard normal numbers: quantiles of chi-square / `count`.
+    """Limit the mean of `count` squared standard normal numbers: quantiles of chi-square / `count`.
 
     >>> [round(limit, 3) for limit in variance_limits(1000, 1)]
     [0.889, 1.119]
     """
-    tail = 0.5 - 0.5 * share(num)
+    tail = 0.5 - 0.5 * _each_confidence(num)
     return float(chdtri(count, 1.0 - tail)) / count, float(chdtri(count, tail)) / count
 
 
 def coverage_limits(level: float, count: float, num: int) -> tuple[float, float]:
-    """Of the share of `count` readings inside bands of probability `level`: quantiles of the binomial distribution.
+    """Limit the share of `count` readings inside bands of probability `level`: quantiles of the binomial distribution.
 
     >>> [round(limit, 3) for limit in coverage_limits(0.9, 100, 1)]
     [0.82, 0.97]
     """
-    n, tail = max(int(count), 1), 0.5 - 0.5 * share(num)
+    n, tail = max(int(count), 1), 0.5 - 0.5 * _each_confidence(num)
     low, high = (float(np.ceil(np.nan_to_num(bdtrik(q, n, level)))) for q in (tail, 1.0 - tail))
     return low / n, min(high, n) / n

@@ -1,10 +1,11 @@
-"""Probabilistic scores of ensembles: NLL, CRPS, RMSE (appendix C.4). On plain arrays, in the units of the arrays.
+"""Scores of probabilistic forecasts, Gaussian or ensembles: NLL, CRPS, RMSE (appendix C.4), in the arrays' units.
 
 A diverged ensemble, one with non-finite members, has the score NaN; a reference with such values is an error.
 """
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtr
 
 from kaffee.errors import ConfigError
 
@@ -26,11 +27,32 @@ def _checked(ensemble: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, n
     return ensemble, reference
 
 
+def gaussian_nll(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """Return -log N(y; mean, std^2), entry by entry.
+
+    >>> round(float(gaussian_nll(np.array(0.0), np.array(0.0), np.array(1.0))), 4)
+    0.9189
+    """
+    variance = std**2
+    return 0.5 * (np.log(2 * np.pi * variance) + (y - mean) ** 2 / variance)
+
+
+def gaussian_crps(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """Return the CRPS of a normal distribution (Gneiting et al. 2005): s [u (2 Phi(u) - 1) + 2 phi(u) - 1/sqrt(pi)].
+
+    >>> round(float(gaussian_crps(np.array(0.0), np.array(0.0), np.array(1.0))), 4)
+    0.2337
+    """
+    u = (y - mean) / std
+    density = np.exp(-0.5 * u**2) / np.sqrt(2 * np.pi)
+    return std * (u * (2 * ndtr(u) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+
+
 @_tolerant
 def ensemble_nll(
     ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.ndarray, "... N"], *, floor: float = STD_FLOOR
 ) -> float:
-    """Gaussian NLL of the reference under the ensemble's mean and sample standard deviation, per entry.
+    """Score the reference by the Gaussian NLL of the ensemble's mean and sample standard deviation, per entry.
 
         1/N sum_j 1/2 [log(2 pi s_j^2) + (y_j - m_j)^2 / s_j^2],   s_j >= floor
 
@@ -40,14 +62,13 @@ def ensemble_nll(
     1.2655
     """
     ensemble, reference = _checked(ensemble, reference)
-    mean = ensemble.mean(axis=0)
-    variance = np.maximum(ensemble.std(axis=0, ddof=1), floor) ** 2
-    return float(np.mean(0.5 * (np.log(2 * np.pi * variance) + (reference - mean) ** 2 / variance)))
+    std = np.maximum(ensemble.std(axis=0, ddof=1), floor)
+    return float(np.mean(gaussian_nll(reference, ensemble.mean(axis=0), std)))
 
 
 @_tolerant
 def ensemble_crps(ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.ndarray, "... N"]) -> float:
-    """Marginal ensemble CRPS, averaged over all entries.
+    """Score the reference by the marginal CRPS of the ensemble, averaged over all entries.
 
         1/K sum_k |x_k - y| - 1/(2 K^2) sum_k sum_l |x_k - x_l|
 
@@ -65,7 +86,7 @@ def ensemble_crps(ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.nd
 
 @_tolerant
 def ensemble_rmse(ensemble: Float[np.ndarray, "K S N"], reference: Float[np.ndarray, "S N"]) -> float:
-    """RMSE of the ensemble mean, averaged over starts (Eq. rmse_10): `E_t sqrt(|xbar - x*|^2 / N)`.
+    """Score the ensemble mean by its RMSE, averaged over starts (Eq. rmse_10): `E_t sqrt(|xbar - x*|^2 / N)`.
 
     >>> ensemble_rmse(np.array([[[0.0, 0.0]], [[2.0, 2.0]]]), np.array([[4.0, 1.0]]))
     2.1213203435596424

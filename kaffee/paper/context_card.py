@@ -1,6 +1,6 @@
 """A model as an online Bayesian filter: sparse, partial, noisy observations assimilated as they come (section 5.2)."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from kaffee.certification.card import forecast_scores, json_values, tangent_grounding
+from kaffee.certification.card import score_ensembles, tangent_grounding
 from kaffee.certification.fidelity import Fidelity, Protocol, Reference, fidelity
 from kaffee.filtering.likelihood import get_method
 from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.sweep import run_filter
 from kaffee.metrics.calibration import coverage, normalised_nis
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.records import jsonable
 
 LEVELS = (0.5, 0.8, 0.95)
 
@@ -141,7 +142,8 @@ class ContextCard:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that are not finite become None."""
-        return json_values(asdict(self))
+        values: dict[str, Any] = jsonable(self)
+        return values
 
 
 def filter_calibration(
@@ -179,8 +181,8 @@ def evaluate_in_context(
     extra: dict[str, Any] = {"diverged_at_core": core.diverged_at}
     if method != "prior":
         recursion = get_method(method).filter
-        filtered = forecast_scores(model, recursion, reference, protocol, "filtered")
-        embedded = forecast_scores(model, recursion, reference, protocol, "embedding", (1,))[1]
+        filtered = score_ensembles(model, recursion, reference, protocol, "filtered")
+        embedded = score_ensembles(model, recursion, reference, protocol, "embedding", (1,))[1]
         tangent = tangent_grounding(model, recursion, reference, protocol)[1]
         units = float(np.mean(np.log(reference.scaler.scale)))
         measured = {

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kaffee.certification.card import core_of, evaluate
-from kaffee.certification.fidelity import Fidelity, Reference, state_space_divergence
+from kaffee.certification.card import evaluate, read_core
+from kaffee.certification.fidelity import Fidelity, Reference
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.series import Series
 from kaffee.data.windows import training_windows
 from kaffee.errors import ConfigError
+from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.filtering.likelihood import Method, get_method
 from kaffee.filtering.rollout import free_run
 from kaffee.filtering.sweep import run_filter
@@ -33,6 +34,7 @@ from kaffee.paper.controls.spiral import SpiralSettings, spiral_cell
 from kaffee.paper.controls.van_der_pol import van_der_pol_cell
 from kaffee.paper.models import reference_for, trained_model, training_record
 from kaffee.paper.recipe import CellSettings, FoundationSettings
+from kaffee.records import jsonable
 from kaffee.theory.dpc import Certifier, Entry, GapLog, find_gaps, fixed_score, overall_gaps
 from kaffee.training.loop import Trained
 
@@ -70,7 +72,7 @@ def measure_card(store: ResultStore, cell: Cell) -> Measurement:
     known_core, prior_cell = None, store.prior_of(cell)
     confined = row.settings.adaptation.confine is not None
     if prior_cell is not None and not get_method(row.method).train_core and not confined:
-        known_core = core_of(store.prior_store.read(prior_cell) or {})
+        known_core = read_core(store.prior_store.read(prior_cell) or {})
     protocol = row.settings.protocol
     card = evaluate(trained.model, reference, method=row.method, protocol=protocol, core_fidelity=known_core)
     return _measurement(card.to_dict(), trained, trained_at)
@@ -106,7 +108,7 @@ def measure_gap(store: ResultStore, cell: Cell) -> Measurement:
 
 
 def selection_scores(model: StateSpaceModel, reference: Reference, method: Method) -> dict[str, Any]:
-    """Scores that see nothing but the noisy training data (the paper selects by the first).
+    """Compute scores that see nothing but the noisy training data (the paper selects by the first).
 
     d_stsp_train: D_stsp of a shell-on free run against the training data (appendix B.2).
     nll_train: One-step innovation NLL of the filter that goes with the method, on fixed training windows, after 40
@@ -115,38 +117,30 @@ def selection_scores(model: StateSpaceModel, reference: Reference, method: Metho
     """
     series = reference.standard_train
     data = series.recordings[0]
-    start = model.embed(jnp.asarray(data[:1], model.dtype))
-    run = free_run(model, start, len(data), key=jax.random.key(0), transient=1_000)
-    diverged = bool(run.diverged_at[0] > 0)
-    generated = np.asarray(run.observations[0], np.float64)
+    target = Target(data, spectra=False)
+    run = evaluate_free_runs(model, data[:1], target, len(data), key=jax.random.key(0), transient=1_000)
     batch = training_windows(series, 101, model.dtype).sample(jax.random.key(0), 64)
     nll = run_filter(model.exact(), batch.observations, batch.mask, method.filter).nll[:, 40:]
     score = float(jnp.mean(nll)) / series.num_coordinates
     return {
-        "d_stsp_train": None if diverged else state_space_divergence(data, generated),
+        "d_stsp_train": None if run.num_diverged else run.distances[0].d_stsp,
         "nll_train": score if np.isfinite(score) else None,
-        "diverged_train": diverged,
+        "diverged_train": bool(run.num_diverged),
     }
 
 
 def gap_metrics(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Score and losses before and after, whether the whole run shows a DPC gap, in which steps one opened."""
+    """Summarise a gap log: score and losses before and after, whether the whole run shows a gap, the steps with one."""
     first, last = entries[0], entries[-1]
-    changes = {f"{name}_before": _finite(loss.value) for name, loss in first.losses.items()}
-    changes |= {f"{name}_after": _finite(loss.value) for name, loss in last.losses.items()}
+    changes = {f"{name}_before": loss.value for name, loss in first.losses.items()}
+    changes |= {f"{name}_after": loss.value for name, loss in last.losses.items()}
     return {
-        "score_before": _finite(first.score),
-        "score_after": _finite(last.score),
-        **changes,
+        **jsonable({"score_before": first.score, "score_after": last.score, **changes}),
         "gap": float(bool(overall_gaps(entries))),
         "gap_steps": float(len({(g.before, g.after) for g in find_gaps(entries)})),
         "overall_gaps": [gap.loss for gap in overall_gaps(entries)],
         "entries": [entry.to_dict() for entry in entries],
     }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 # How good are the two Jacobians of DynaMix as tangents of the step they belong to, and of the system?

@@ -10,7 +10,7 @@ from kaffee.certification.certificate import plain
 from kaffee.certification.fidelity import Protocol, Reference
 from kaffee.certification.innovations import FilterPass, choose_starts, filter_pass
 from kaffee.certification.spread import spread_growth
-from kaffee.certification.tangents import ALLOWED, Candidate, proxy_of, try_candidates
+from kaffee.certification.tangents import ALLOWED, Candidate, measure_proxy, try_candidates
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
 from kaffee.data.timescales import decorrelation_time
@@ -45,7 +45,7 @@ def proxy_metrics(
     run: FilterPass, reference: Reference, candidates: list[Candidate], suffix: str = ""
 ) -> dict[str, Any]:
     """The tangent proxy, how far to trust it, and `validity`: its growths' rank correlation with the true ones."""
-    proxy, growths = proxy_of(run, reference.standard_train.recordings, candidates)
+    proxy, growths = measure_proxy(run, reference.standard_train.recordings, candidates)
     J = reference.jacobians(reference.test_states[run.starts.rows[growths.chosen]])
     validity = grounding(growths.proxy, oracle_log_growth(growths.covariance, J))
     found = {

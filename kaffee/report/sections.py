@@ -6,10 +6,9 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.certification.certificate import AXES, Certificate
-from kaffee.certification.forecasts import Fan
-from kaffee.certification.free_runs import Agreement, Watched
+from kaffee.certification.forecasts import SURROGATE, Fan, Scores
+from kaffee.certification.free_runs import Agreement, RunSummary
 from kaffee.certification.innovations import Residuals, Whiteness
-from kaffee.certification.scores import SURROGATE, Scores
 from kaffee.certification.spread import SpreadGrowth
 from kaffee.certification.tangents import TangentProxy
 from kaffee.report.deciding import decided_by, quantity_of, shown
@@ -198,7 +197,7 @@ def attractor_section(agreement: Agreement, truth: Float[np.ndarray, "T N"] | No
 
 def distances(agreement: Agreement) -> Table:
     """Distances of free runs from the held-out recording, between a perfect model's and a dead one's."""
-    models: list[tuple[str, Watched | None]] = [
+    models: list[tuple[str, RunSummary | None]] = [
         ("kaffee core", agreement.core),
         ("kaffee with noise", agreement.stochastic),
         ("prior core", agreement.prior_core),

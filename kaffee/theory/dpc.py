@@ -8,21 +8,19 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from kaffee.certification.card import tangent_grounding
-from kaffee.certification.fidelity import Protocol, Reference, state_space_divergence
-from kaffee.data.gaps import bounds, evenly
+from kaffee.certification.fidelity import Protocol, Reference
+from kaffee.data.gaps import evenly, longest_stretch
 from kaffee.data.series import Series
 from kaffee.data.windows import training_windows
 from kaffee.errors import ConfigError, DataError
+from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free_runs
 from kaffee.filtering.likelihood import Method
 from kaffee.filtering.recursion import Recursion
-from kaffee.filtering.rollout import Rollout, core_key_of, free_run
-from kaffee.metrics.lyapunov import lyapunov_spectrum
-from kaffee.metrics.spectra import d_hellinger
+from kaffee.filtering.rollout import core_key_of
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.adaptation import Adaptation, nll_objective
 from kaffee.training.loop import Watcher
@@ -115,7 +113,6 @@ def overall_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list
 
 
 MIN_ROWS = 100
-LossOfRun = Callable[[Float[np.ndarray, "T N"], Float[Array, "T M"]], float]
 
 
 @dataclass(frozen=True)
@@ -158,8 +155,7 @@ class Certifier:
     @classmethod
     def from_series(cls, standard: Series, **options: Any) -> "Certifier":
         """Against a standardised recording alone: its longest stretch of complete rows."""
-        complete = [values[start:stop] for values in standard.recordings for start, stop in bounds(values)]
-        longest = max(complete, key=len, default=np.zeros((0, standard.num_coordinates)))
+        longest = longest_stretch(standard)
         return cls(longest, longest, **options)
 
     @classmethod
@@ -170,37 +166,35 @@ class Certifier:
         return cls(noisy, clean, reference, recursion, **options)
 
     def __call__(self, model: StateSpaceModel) -> dict[str, Measured]:
-        core = self._run(model, None)
-        noisy = self._run(model, jax.random.key(self.seed))
+        core, noisy = self._run(model, self.clean, None), self._run(model, self.noisy, jax.random.key(self.seed))
         losses = {
-            "d_stsp_core": self._over_runs(core, lambda x, _: state_space_divergence(self.clean, x, seed=self.seed)),
-            "d_h_core": self._over_runs(core, lambda x, _: d_hellinger(self.clean, x)),
-            "d_stsp_stoch": self._over_runs(noisy, lambda x, _: state_space_divergence(self.noisy, x, seed=self.seed)),
+            "d_stsp_core": _over_runs(core, lambda runs: [d.d_stsp for d in runs.distances]),
+            "d_h_core": _over_runs(core, lambda runs: [d.d_h for d in runs.distances]),
+            "d_stsp_stoch": _over_runs(noisy, lambda runs: [d.d_stsp for d in runs.distances]),
         }
         if self.reference is not None:
-            losses["dh_core"] = self._over_runs(core, lambda _, z: self._entropy_error(model, z))
+            losses["dh_core"] = _over_runs(core, self._entropy_errors)
             losses["blindness"] = self._blindness(model)
         return losses
 
-    def _run(self, model: StateSpaceModel, key: Key[Array, ""] | None) -> Rollout:
-        origins = self.noisy[evenly(len(self.noisy), self.num_runs)]
-        starts = model.embed(jnp.asarray(origins, model.dtype))
-        noise = core_key_of(model.core, self.seed)
-        return free_run(model, starts, self.num_steps, key=key, core_key=noise, transient=self.transient)
-
-    def _over_runs(self, runs: Rollout, loss: LossOfRun) -> Measured:
-        if bool(jnp.any(runs.diverged_at > 0)):
-            return Measured(float("inf"))
-        observed, states = np.asarray(runs.observations, np.float64), runs.states
-        return _mean([loss(observed[i], states[i]) for i in range(self.num_runs)])
-
-    def _entropy_error(self, model: StateSpaceModel, states: Array) -> float:
-        assert self.reference is not None
-        count = min(self.reference.train.num_coordinates, model.latent_dim)
-        spectrum = lyapunov_spectrum(
-            model.core.exact(), states, num_exponents=count, dt=self.reference.system.dt, reorthonormalise_every=5
+    def _run(
+        self, model: StateSpaceModel, rows: Float[np.ndarray, "T N"], key: Key[Array, ""] | None
+    ) -> FreeRunEvaluation:
+        return evaluate_free_runs(
+            model,
+            self.noisy[evenly(len(self.noisy), self.num_runs)],
+            Target(rows, seed=self.seed, spectra=key is None),
+            self.num_steps,
+            transient=self.transient,
+            key=key,
+            core_key=core_key_of(model.core, self.seed),
         )
-        return abs(spectrum.sum_positive - self.reference.lyapunov.sum_positive)
+
+    def _entropy_errors(self, runs: FreeRunEvaluation) -> list[float]:
+        assert self.reference is not None
+        count, dt = self.reference.train.num_coordinates, self.reference.system.dt
+        spectra = runs.measure_exponents(count, dt=dt, reorthonormalise_every=5)
+        return [abs(spectrum.sum_positive - self.reference.lyapunov.sum_positive) for spectrum in spectra]
 
     def _blindness(self, model: StateSpaceModel) -> Measured:
         """1 - G_tan, over as many stretches of the test data as there are free runs."""
@@ -216,6 +210,11 @@ class Certifier:
             )
             values.append(1.0 - tangent_grounding(model, self.recursion, stretch, protocol)[1].pooled)
         return _mean(values)
+
+
+def _over_runs(runs: FreeRunEvaluation, loss: Callable[[FreeRunEvaluation], list[float]]) -> Measured:
+    """Average a loss over runs; infinite if one diverged."""
+    return Measured(float("inf")) if runs.num_diverged else _mean(loss(runs))
 
 
 def _mean(values: list[float]) -> Measured:

@@ -16,7 +16,7 @@ from kaffee.filtering.likelihood import Gradient, Method, Score, window_nll
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.forcing import Forcing, run_forced
-from kaffee.training.guard import FreeRunGuard, confined
+from kaffee.training.guard import FreeRunGuard, confine
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
 
@@ -135,7 +135,7 @@ def _confine(model: StateSpaceModel, series: Series, method: Method, settings: A
     """Put the confining box around the core if `settings.confine` asks for it."""
     if settings.confine is None:
         return model
-    return confined(model, series, method.filter, margin=settings.confine)
+    return confine(model, series, method.filter, margin=settings.confine)
 
 
 def adapt(

@@ -1,12 +1,12 @@
-"""The guard of a core while a likelihood trains it: free runs that leave the training data send it back.
+"""The guard, which rolls back updates that make free runs of a core worse, and the box around a trained core.
 
 A likelihood of short windows hardly sees what a free run does after thousands of steps. In between, a core may pass
 through regions where its free runs rest or circle in a small part of the attractor (core collapse, section 4), at no
-cost in likelihood. The guard looks every so many updates, and returns to the parameters of its last look if the free
+cost in likelihood. The guard looks every so many updates, and rolls back to the parameters of its last look if the free
 runs have become worse; the schedule of learning rates goes on, so that later steps from there are smaller.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import equinox as eqx
@@ -18,24 +18,25 @@ from jaxtyping import Array, Float, PyTree
 from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, pieces
 from kaffee.data.series import Series
 from kaffee.data.windows import training_windows
+from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.filtering.recursion import Recursion
-from kaffee.filtering.rollout import core_key_of, free_run
+from kaffee.filtering.rollout import core_key_of
 from kaffee.filtering.sweep import run_filter
-from kaffee.metrics.geometry import d_stsp_kernel
-from kaffee.metrics.trapping import Extent
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import Confined
 from kaffee.training.update import GuardState, TrainState
 
 FACTOR, MARGIN = 2.0, 0.25
 """A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look."""
+NUM_WINDOWS, WINDOW_ROWS = 64, 256
+"""Windows of training data whose filtered states a core is confined to."""
 
 
 class Look(NamedTuple):
-    """What a guard sees.
+    """Free runs of a model, as a guard sees them.
 
     Attributes:
-        lost: Free runs that diverge or stay in a part of the attractor.
+        lost: Number of runs that diverge or stay in a part of the attractor.
         distance: Of the others from the data, in nats; infinite if there are none.
     """
 
@@ -44,11 +45,7 @@ class Look(NamedTuple):
 
 
 class Guard(Protocol):
-    """Who looks at a model every so many updates.
-
-    Attributes:
-        every: Updates between two looks; there is one at the end as well.
-    """
+    """Looks at a model every `every` updates, and at the end of training."""
 
     @property
     def every(self) -> int: ...
@@ -59,8 +56,8 @@ class Guard(Protocol):
 class FreeRunGuard:
     """Looks at free runs of the core from rows of a standardised series.
 
-    A run that diverges, or that stays in a part of the attractor or at rest at its end (`kaffee.metrics.trapping`), is
-    lost; the distance is D_stsp of all others together from the rows of the series (`metrics.geometry.d_stsp_kernel`).
+    A run is lost if it diverges, stays in a part of the attractor, or rests at its end (`kaffee.metrics.attractors`).
+    The distance is D_stsp, by kernel densities, of all others together from the rows of the series.
 
     Args:
         finish: What becomes of a model when training ends; its core is looked at like that.
@@ -74,59 +71,50 @@ class FreeRunGuard:
     ) -> None:
         self.every, self._finish = every, finish
         rows = complete_rows(series)
-        self._varying = ~constant_columns(rows)
-        self._kept = min(self.KEPT, max(series.lengths))
+        self._length = min(self.KEPT, max(series.lengths))
         self._starts = rows[evenly(len(rows), self.RUNS)]
-        self._rows = rows[evenly(len(rows), min(self.ROWS, len(rows)))][:, self._varying]
-        floors = self._each([complete(x) for x in pieces(series, self._kept, gaps=True)])
-        known = [complete(x)[:, self._varying] for x in series.recordings]
-        self._extent = Extent.of(floors, known, self._kept)
+        some = rows[evenly(len(rows), min(self.ROWS, len(rows)))]
+        target = Target(some, "kernel", spectra=False, columns=~constant_columns(rows))
+        floors = target.measure([complete(x) for x in pieces(series, self._length, gaps=True)])
+        self._target = target.with_extent(floors, [complete(x) for x in series.recordings], self._length)
 
     @classmethod
     def possible(cls, series: Series) -> bool:
-        """Whether a series has enough complete rows, and any that vary."""
+        """Tell whether a series has enough complete rows, and any that vary."""
         rows = complete_rows(series)
         return len(rows) >= cls.LEAST_ROWS and not constant_columns(rows).all()
 
-    def _each(self, runs: Sequence[Float[np.ndarray, "T N"]]) -> Float[np.ndarray, " S"]:
-        return d_stsp_kernel(self._rows, [run[:, self._varying] for run in runs])
-
-    def runs_that_stay(self, model: StateSpaceModel) -> Float[np.ndarray, "S T N"]:
-        """The ends of those of RUNS free runs of the core that neither diverge nor get trapped."""
-        model = self._finish(model)
-        starts = model.embed(jnp.asarray(self._starts, model.dtype))
-        noise = core_key_of(model.core, self.SEED)
-        run = free_run(model, starts, self._kept, core_key=noise, transient=self.STEPS - self._kept)
-        ends = np.asarray(run.observations, np.float64)[np.asarray(run.diverged_at) == 0]
-        return ends[~self._extent.trapped(self._each(ends), ends[:, :, self._varying])]
-
     def look(self, model: StateSpaceModel) -> Look:
-        runs = self.runs_that_stay(model)
-        lost = len(self._starts) - len(runs)
-        seen = runs.reshape(-1, runs.shape[-1])
-        seen = seen[evenly(len(seen), min(self.ROWS, len(seen)))]
-        return Look(lost, float(self._each([seen])[0]) if len(seen) else float("inf"))
+        """Count lost runs of the finished model's core, and measure the distance of the others."""
+        model = self._finish(model)
+        noise, transient = core_key_of(model.core, self.SEED), self.STEPS - self._length
+        evaluation = evaluate_free_runs(
+            model, self._starts, self._target, self._length, transient=transient, core_key=noise
+        )
+        runs = evaluation.observations[~evaluation.trapped]
+        rows = runs.reshape(-1, runs.shape[-1])
+        rows = rows[evenly(len(rows), min(self.ROWS, len(rows)))]
+        distance = self._target.measure([rows])[0].d_stsp if len(rows) else float("inf")
+        return Look(len(self._starts) - len(runs), distance)
 
 
-def checked(guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState) -> TrainState:
-    """The state if `model`, made of it, is no worse than the best so far; else that of the last look, `kept`."""
+def apply_guard(guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState) -> TrainState:
+    """Return `state` if its model is no worse than the best so far; else roll back to that of the last look, `kept`."""
     memory = state.guard
     assert memory is not None
     lost, distance = guard.look(model)
     best = float(memory.distance)
     worse = lost > int(memory.lost) or not distance <= FACTOR * best + MARGIN
-    if worse:
-        state = go_back(state, kept)
     new = GuardState(
         lost=jnp.minimum(memory.lost, lost),
         distance=jnp.asarray(np.fmin(best, distance), memory.distance.dtype),
         sent_back=memory.sent_back + int(worse),
     )
-    return eqx.tree_at(lambda state: state.guard, state, new)
+    return eqx.tree_at(lambda state: state.guard, _roll_back(state, kept) if worse else state, new)
 
 
-def go_back(state: TrainState, kept: TrainState) -> TrainState:
-    """Parameters, moments and averages of `kept`, and the counts of `state`: learning rates go on falling."""
+def _roll_back(state: TrainState, kept: TrainState) -> TrainState:
+    """Take parameters, moments and averages of `kept`, but the counts of `state`: learning rates go on falling."""
 
     def choose(now: Array, then: Array) -> Array:
         return now if jnp.issubdtype(now.dtype, jnp.integer) else then
@@ -137,17 +125,10 @@ def go_back(state: TrainState, kept: TrainState) -> TrainState:
     return eqx.tree_at(both, state, jax.tree.map(choose, both(state), both(kept)))
 
 
-# Bounded rollouts: the box of filtered training states around a trained core.
-
-
-NUM_WINDOWS = 64
-WINDOW_ROWS = 256
-
-
 def state_range(
     model: StateSpaceModel, series: Series, recursion: Recursion, *, seed: int = 0
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
-    """Lowest and highest filtered mean of every latent coordinate over windows of a standardised series.
+    """Return the lowest and highest filtered mean of every latent coordinate over windows of a standardised series.
 
     Steps at which the filter fails do not count; a coordinate without any other is unbounded.
     """
@@ -158,12 +139,11 @@ def state_range(
     finite = np.isfinite(means)
     known = finite.any(axis=0)
     low = np.where(known, np.where(finite, means, np.inf).min(axis=0), -np.inf)
-    high = np.where(known, np.where(finite, means, -np.inf).max(axis=0), np.inf)
-    return low, high
+    return low, np.where(known, np.where(finite, means, -np.inf).max(axis=0), np.inf)
 
 
-def confined(model: StateSpaceModel, series: Series, recursion: Recursion, *, margin: float = 0.25) -> StateSpaceModel:
-    """The model with its core confined to the range of filtered states, widened by `margin` of it on both sides."""
+def confine(model: StateSpaceModel, series: Series, recursion: Recursion, *, margin: float = 0.25) -> StateSpaceModel:
+    """Confine the core of a model to the range of filtered states, widened by `margin` of it on both sides."""
     low, high = state_range(model, series, recursion)
     with np.errstate(invalid="ignore"):
         width = np.where(np.isfinite(high - low), margin * (high - low), 0.0)

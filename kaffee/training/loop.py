@@ -19,7 +19,7 @@ from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
 from kaffee.filtering.recursion import Outcome, outcome_of
 from kaffee.model.statespace import StateSpaceModel, trainable
-from kaffee.training.guard import Guard, checked
+from kaffee.training.guard import Guard, apply_guard
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.update import Objective, TrainState, initial_state, one_update
 
@@ -174,8 +174,8 @@ def train(
         watcher.compiling("one update")
         chunk(state, 0)  # compiles without changing the state
     if guard is not None and done == 0:
-        state = checked(guard, model_at(state), state, state)
-    # One tuple for state and losses, so that an interrupt cannot come between two assignments.
+        state = apply_guard(guard, model_at(state), state, state)
+    # State and losses together, so that an interrupt cannot come between them.
     kept = (state, history)
     completed = int(state.skipped_in_a_row) < schedule.patience
 
@@ -196,7 +196,7 @@ def train(
             if guard is None:
                 kept = (state, history)
             elif last or done % guard.every == 0:
-                state = checked(guard, model_at(state), state, kept[0])
+                state = apply_guard(guard, model_at(state), state, kept[0])
                 kept = (state, history)
             finite = values[np.isfinite(values)]
             mean = float(finite.mean()) if finite.size else float("nan")

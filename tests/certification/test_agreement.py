@@ -7,10 +7,12 @@ import pytest
 
 from certification.problems import A, held_out_series, linear_model, reconstruct, series_of, simulated, train_series
 from certification.problems import true_reconstruction as right
-from kaffee.certification.free_runs import Agreement, Distance, Reference, Watched, agreement, distances
-from kaffee.certification.verdicts import core_verdict, stochastic_verdict
+from kaffee.certification.free_runs import Agreement, RunSummary, agreement
+from kaffee.certification.verdicts import _judge_core, _judge_stochastic_run
 from kaffee.data.gaps import constant_columns, longest_stretch, pieces, stretches
 from kaffee.errors import DataError
+from kaffee.filtering.evaluation import Target
+from kaffee.metrics.attractors import AttractorDistances
 
 SMALL = {"runs": 4, "steps": 500}
 
@@ -29,7 +31,7 @@ def test_the_true_stochastic_run_is_as_close_as_other_data(found):
     assert found.stochastic.lowest < found.stochastic.typical.d_stsp < found.stochastic.highest
     assert found.linear == found.stochastic == found.prior_stochastic
     assert found.core == found.prior_core
-    assert stochastic_verdict(found).status == "pass"
+    assert _judge_stochastic_run(found).status == "pass"
 
 
 def test_a_core_at_rest_fails(found):
@@ -37,7 +39,7 @@ def test_a_core_at_rest_fails(found):
     assert found.core.typical.d_stsp > 10 * found.stochastic.typical.d_stsp
     assert found.core.typical.d_h == found.at_rest.d_h == 1.0
     assert found.core.typical.d_stsp == pytest.approx(found.at_rest.d_stsp, rel=0.2)
-    verdict = core_verdict(found)
+    verdict = _judge_core(found)
     assert verdict.status == "fail"
     assert "Lyapunov exponent is -0." in verdict.sentence
     assert (found.core.trapped, found.stochastic.trapped) == (4, 0)
@@ -53,11 +55,21 @@ def test_exponents_are_those_of_the_matrix(found):
 
 
 def test_figures_are_small_and_in_data_units(found):
-    assert set(found.drawn) == {"data", "core", "stochastic"}
+    assert set(found.drawn) == {"data", "core", "stochastic", "prior"}
     assert found.drawn["data"].shape == found.drawn["core"].shape == (1500, 2)
     assert abs(found.drawn["stochastic"].mean(axis=0)[1] + 200) < 40
     assert len(found.frequencies) == len(found.spectra["data"]) <= 400
     assert found.frequencies[-1] <= 1.0  # Nyquist of a step of 0.5
+
+
+def test_the_truth_and_the_prior_stand_beside_the_core(found):
+    assert found.truth is None
+    np.testing.assert_array_equal(found.prior_exponents.values, found.exponents.values)
+    train, test = train_series(), held_out_series()
+    known = agreement(right(), train, test, truth=np.concatenate([test.recordings[0]] * 2), **SMALL)
+    assert known.truth == AttractorDistances(pytest.approx(0.0, abs=0.2), pytest.approx(0.0, abs=0.2))
+    np.testing.assert_array_equal(known.drawn["truth"], known.drawn["data"])
+    assert agreement(right(), train, test, truth=test.recordings[1], **SMALL).truth is None  # too short
 
 
 def test_a_diverging_core_is_a_verdict():
@@ -68,7 +80,7 @@ def test_a_diverging_core_is_a_verdict():
     assert found.exponents is None
     assert np.isnan(found.core.typical.d_stsp)
     assert set(found.drawn) == {"data"}
-    for verdict in (core_verdict(found), stochastic_verdict(found)):
+    for verdict in (_judge_core(found), _judge_stochastic_run(found)):
         assert verdict.status == "fail"
         assert "4 of 4 free runs" in verdict.sentence
 
@@ -78,7 +90,7 @@ def test_a_constant_held_out_coordinate_is_left_out():
     values[:, 0] = 7.0
     found = agreement(right(), train_series(), series_of(values), linear=right(), **SMALL)
     assert found.columns == found.shown == ("right",)
-    assert stochastic_verdict(found).status == "pass"
+    assert _judge_stochastic_run(found).status == "pass"
     values[:, 1] = 7.0
     with pytest.raises(DataError, match="every held-out coordinate is constant"):
         agreement(right(), train_series(), series_of(values), **SMALL)
@@ -105,17 +117,17 @@ def test_with_many_gaps_complete_rows_are_compared():
     assert np.isnan([found.stochastic.typical.d_h, found.floor.d_h, found.at_rest.d_h]).all()
     assert found.spectra == {}
     assert np.isnan(found.drawn["data"]).any()
-    verdict = stochastic_verdict(found)
+    verdict = _judge_stochastic_run(found)
     assert verdict.status == "pass"
     assert "no spectrum, since the data have too many gaps for one" in verdict.sentence
-    assert core_verdict(found).status == "fail"  # at rest
+    assert _judge_core(found).status == "fail"  # at rest
     assert (found.core.trapped, found.stochastic.trapped) == (4, 0)
 
 
 def test_distances_of_identical_and_shifted_runs():
     x = np.random.default_rng(0).standard_normal((500, 2))
-    same, shifted, lost = distances(Reference(x, [], True, x), [x, x + 3.0, np.full_like(x, np.nan)])
-    assert same == Distance(0.0, pytest.approx(0.0, abs=1e-7))
+    same, shifted, lost = Target(x, "kernel").measure([x, x + 3.0, np.full_like(x, np.nan)])
+    assert same == AttractorDistances(0.0, pytest.approx(0.0, abs=1e-7))
     assert shifted.d_stsp > 2.0
     assert lost.d_stsp == np.inf
 
@@ -135,12 +147,12 @@ def test_stretches_and_pieces():
 
 
 def run_of(d_stsp, d_h, *, diverged=0, trapped=0):
-    return Watched(Distance(d_stsp, d_h), d_stsp, d_stsp, diverged, 9 if diverged else 0, trapped)
+    return RunSummary(AttractorDistances(d_stsp, d_h), d_stsp, d_stsp, diverged, 9 if diverged else 0, trapped)
 
 
 def made(core, **changes):
     """An agreement of which only the core's numbers matter."""
-    near, far = Distance(0.1, 0.05), run_of(1.1, 0.2)
+    near, far = AttractorDistances(0.1, 0.05), run_of(1.1, 0.2)
     spectra = {"frequencies": np.zeros(1), "spectra": {"data": np.ones((1, 1))}}
     blank = Agreement(
         *(500, 20, 1000, ("x",)),
@@ -166,15 +178,15 @@ def made(core, **changes):
         (run_of(np.nan, np.nan, diverged=20), {}, "fail"),
         (run_of(0.1, 0.1), {"linear": None}, "unknown"),
         (run_of(0.7, 0.1), {"prior_core": run_of(0.1, 0.1)}, "warn"),
-        (run_of(1.3, 0.1), {"floor_highest": Distance(50.0, 0.9)}, "fail"),
-        (run_of(0.9, 0.1), {"floor_highest": Distance(50.0, 0.9)}, "pass"),
+        (run_of(1.3, 0.1), {"floor_highest": AttractorDistances(50.0, 0.9)}, "fail"),
+        (run_of(0.9, 0.1), {"floor_highest": AttractorDistances(50.0, 0.9)}, "pass"),
     ],
 )
 def test_core_verdicts(core, changes, status):
-    assert core_verdict(made(core, **changes)).status == status
+    assert _judge_core(made(core, **changes)).status == status
 
 
 def test_a_verdict_says_its_limits():
-    sentence = core_verdict(made(run_of(0.5, 0.1))).sentence
+    sentence = _judge_core(made(run_of(0.5, 0.1))).sentence
     assert "D_stsp 0.50, over runs 0.50 to 0.50 (data against data 0.10, linear model 1.10, limit 0.60)" in sentence
     assert "D_H 0.10 (data against data 0.05, limit 0.15)" in sentence

@@ -23,7 +23,14 @@ from certification.problems import (
 )
 from kaffee.certification import linear
 from kaffee.certification import linear as regression
-from kaffee.certification.forecasts import ages, climatology, default_horizons, persistence, structure_function
+from kaffee.certification.forecasts import (
+    _climatology,
+    _persistence,
+    _reading_ages,
+    _structure_function,
+    default_horizons,
+    hold_readings,
+)
 from kaffee.certification.innovations import Starts, choose_starts, filter_pass, residual_checks
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
@@ -40,7 +47,7 @@ def fitted():
 
 def test_climatology_by_hand():
     train = [np.array([[0.0, 1.0], [2.0, NAN]]), np.array([[4.0, 3.0]])]
-    found = climatology(train, Starts(np.array([0, 0]), np.array([3, 5])), (1, 7))
+    found = _climatology(train, Starts(np.array([0, 0]), np.array([3, 5])), (1, 7))
     assert found.mean.shape == found.std.shape == (2, 2, 2)
     np.testing.assert_allclose(found.mean[1, 1], [2.0, 2.0])
     np.testing.assert_allclose(found.std[0, 0], [np.sqrt(8 / 3), 1.0])
@@ -48,30 +55,30 @@ def test_climatology_by_hand():
 
 def test_structure_function_skips_gaps_and_ends():
     train = [np.array([[0.0], [1.0], [NAN], [5.0]]), np.array([[2.0], [4.0]])]
-    np.testing.assert_allclose(structure_function(train, 1), [(1 + 4) / 2])  # no difference across recordings
-    np.testing.assert_allclose(structure_function(train, 2), [16.0])
-    assert np.isnan(structure_function(train, 4)).all()
+    np.testing.assert_allclose(_structure_function(train, 1), [(1 + 4) / 2])  # no difference across recordings
+    np.testing.assert_allclose(_structure_function(train, 2), [16.0])
+    assert np.isnan(_structure_function(train, 4)).all()
 
 
 def test_persistence_by_hand_with_the_age_of_the_last_reading():
     train = [np.arange(10.0)[:, None] ** 2 * [1.0, 2.0]]
     test = [np.array([[1.0, NAN], [2.0, 7.0], [NAN, NAN], [NAN, 8.0]]), np.array([[NAN, 3.0]] * 3)]
     starts = Starts(np.array([0, 0, 1]), np.array([2, 3, 1]))
-    found = persistence(train, test, starts, (1, 3))
-    D = [structure_function(train, lag) for lag in range(10)]
+    found = _persistence(train, test, starts, (1, 3))
+    D = [_structure_function(train, lag) for lag in range(10)]
     np.testing.assert_allclose(found.mean[0], [[2.0, 7.0]] * 2)
     np.testing.assert_allclose(found.std[0] ** 2, [D[2], D[4]])  # one row old
     np.testing.assert_allclose(found.mean[1], [[2.0, 8.0]] * 2)
     np.testing.assert_allclose(found.std[1] ** 2, [[D[3][0], D[1][1]], [D[5][0], D[3][1]]])
-    climate = climatology(train, starts, (1, 3))
+    climate = _climatology(train, starts, (1, 3))
     np.testing.assert_allclose(found.mean[2, :, 0], climate.mean[2, :, 0])  # never read
     np.testing.assert_allclose(found.mean[2, :, 1], 3.0)
-    far = persistence(train, test, starts, (20,))  # no pair so far apart
-    np.testing.assert_allclose(far.std, climatology(train, starts, (20,)).std)
+    far = _persistence(train, test, starts, (20,))  # no pair so far apart
+    np.testing.assert_allclose(far.std, _climatology(train, starts, (20,)).std)
 
 
 def test_ages_start_at_the_first_reading():
-    assert ages(np.array([[NAN], [1.0], [NAN], [NAN]])).ravel().tolist() == [-1, 0, 1, 2]
+    assert _reading_ages(np.array([[NAN], [1.0], [NAN], [NAN]])).ravel().tolist() == [-1, 0, 1, 2]
 
 
 def test_the_linear_model_is_as_good_as_the_true_one(fitted):
@@ -135,7 +142,7 @@ def test_a_regression_is_least_squares_over_all_recordings(monkeypatch):
     rows = [(np.concatenate([x[t - 1], x[t - 2], [1.0]]), x[t]) for x in recordings for t in range(2, len(x))]
     features, target = (np.array(a) for a in zip(*rows, strict=True))
     W, *_ = np.linalg.lstsq(features, target)
-    found = regression.ridge_regression(regression.moments(recordings, 2), 0.0)
+    found = regression._solve_ridge(*regression._sum_products(recordings, 2), 2, 0.0)
     np.testing.assert_allclose(np.vstack([found.A[0].T, found.A[1].T, found.c]), W, atol=1e-9)
     residual = target - features @ W
     np.testing.assert_allclose(np.diag(found.Q), (residual**2).mean(axis=0) + 1e-6)
@@ -144,7 +151,7 @@ def test_a_regression_is_least_squares_over_all_recordings(monkeypatch):
 
 def orders_of(values):
     series, part, *_ = own_units(values)
-    return [choice.order for choice in regression.best_choices(series, part)]
+    return [order for order, _ in regression._choose_orders(series, part)]
 
 
 def test_the_order_grows_with_the_memory_of_the_data():
@@ -155,7 +162,7 @@ def test_the_order_grows_with_the_memory_of_the_data():
 
 def test_the_order_is_bounded_by_rows_and_by_the_cost_of_a_filter():
     def orders(rows, N):
-        return regression.possible_orders(Series.from_arrays(np.random.default_rng(0).standard_normal((rows, N))))
+        return regression._possible_orders(Series.from_arrays(np.random.default_rng(0).standard_normal((rows, N))))
 
     assert orders(10_000, 20) == [1, 2, 3, 5]
     assert orders(10_000, 200) == [1]
@@ -167,11 +174,11 @@ def test_a_coordinate_that_repeats_another_is_predicted_as_by_least_squares(monk
     """And free runs stay bounded."""
     short_fit(monkeypatch)
     series, part, validation, model = own_units(delayed())
-    choice = regression.best_choices(series, part)[0]
-    plain = regression.vector_autoregression(part, choice)
+    choice = regression._choose_orders(series, part)[0]
+    plain = regression._fit_autoregression(part, choice)
     best = linear._Best(validation)
-    start = best.score(linear.stable(linear.companion_model(plain, 1.0)))
-    assert start < regression.one_step_nll(plain, series, part) + 0.1
+    start = best.score(linear._stabilise(linear._build_companion(plain, 1.0)))
+    assert start < regression._one_step_nll(plain, series, part) + 0.1
     assert start < -2.0
     fitted = linear.fit_linear(model, series)
     assert best.score(fitted.model) <= start
@@ -187,7 +194,7 @@ def test_a_noisy_sine_is_known_as_well_as_by_a_long_autoregression(monkeypatch):
     sine = np.sin(0.2 * np.arange(3000)) + 0.3 * np.random.default_rng(0).standard_normal(3000)
     _, train, test, model = own_units(sine[:, None])
     fitted = linear.fit_linear(model, train).model
-    long = regression.vector_autoregression(train, regression.Choice(20, 1e-9))
+    long = regression._fit_autoregression(train, (20, 1e-9))
     residual = (test.recordings[0] - long.predict(test.recordings[0]))[21:]
     expected = 0.5 * np.log(2 * np.pi * long.Q[0, 0]) + 0.5 * (residual**2).mean() / long.Q[0, 0]
     assert linear._Best(test).score(fitted) < expected + 0.05
@@ -226,31 +233,31 @@ def test_gaps_and_short_recordings_are_skipped(monkeypatch):
 
 
 def test_a_growing_mode_is_held_back():
-    grown = linear.stable(reconstruct(passed().reconstruction.model).model)
+    grown = linear._stabilise(reconstruct(passed().reconstruction.model).model)
     np.testing.assert_array_equal(grown.core.A, passed().reconstruction.model.core.A)
     model = grown.replace(core=replace(grown.core, A=1.5 * grown.core.A))
-    assert radius(linear.stable(model)) == pytest.approx(0.999, abs=1e-4)
+    assert radius(linear._stabilise(model)) == pytest.approx(0.999, abs=1e-4)
 
 
 def test_holding_back_a_regression_scales_its_kth_matrix_by_the_kth_power():
     rng = np.random.default_rng(0)
-    found = regression.Regression(rng.standard_normal((3, 2, 2)), np.zeros(2), np.array([[1.0, 0.3], [0.3, 0.5]]))
-    model = linear.companion_model(found)
+    found = regression._Regression(rng.standard_normal((3, 2, 2)), np.zeros(2), np.array([[1.0, 0.3], [0.3, 0.5]]))
+    model = linear._build_companion(found)
     scale = linear.STABLE / radius(model)
-    expected = linear.companion_model(found._replace(A=found.A * scale ** np.arange(1, 4)[:, None, None]))
+    expected = linear._build_companion(found._replace(A=found.A * scale ** np.arange(1, 4)[:, None, None]))
     assert scale < 1
 
     def responses(model):
         matrix, B = np.asarray(model.core.A, float), np.asarray(model.observation.matrix(), float)
         return [B @ np.linalg.matrix_power(matrix, k)[:, :2] for k in range(8)]
 
-    np.testing.assert_allclose(responses(linear.stable(model)), responses(expected), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(responses(linear._stabilise(model)), responses(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_interpolation_is_for_starting_values_only():
     values = np.array([[NAN, NAN], [1.0, NAN], [NAN, NAN], [3.0, NAN]])
-    assert regression.interpolated(values).tolist() == [[1, 0], [1, 0], [2, 0], [3, 0]]
-    assert regression.held(values).tolist() == [[0, 0], [1, 0], [1, 0], [3, 0]]
+    assert regression._interpolate(values).tolist() == [[1, 0], [1, 0], [2, 0], [3, 0]]
+    assert hold_readings(values).tolist() == [[0, 0], [1, 0], [1, 0], [3, 0]]
 
 
 def test_horizons_reach_two_decorrelation_times_and_fit_the_held_out_data():

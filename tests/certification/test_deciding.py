@@ -8,17 +8,17 @@ import pytest
 
 from certification.problems import passed
 from certification.test_agreement import made, run_of
-from kaffee.certification.free_runs import Distance
 from kaffee.certification.innovations import residual_checks
 from kaffee.certification.verdicts import (
-    Finding,
-    calibration_verdict,
-    core_verdict,
-    decisive,
-    skill_verdict,
-    tangent_verdict,
-    whiteness_verdict,
+    _find_decisive,
+    _Finding,
+    _judge_calibration,
+    _judge_core,
+    _judge_skill,
+    _judge_tangents,
+    _judge_whiteness,
 )
+from kaffee.metrics.attractors import AttractorDistances
 
 
 @pytest.fixture(scope="module")
@@ -27,31 +27,31 @@ def right():
 
 
 def test_the_worst_status_decides_and_then_what_is_farthest_beyond_its_limit():
-    near, far, other = Finding("a", 1.0, "warn", 1.1), Finding("b", 2.0, "warn", 3.0), Finding("c", 3.0, "pass", 9.0)
-    assert decisive([near, far, other]) == far
-    assert decisive([other, near]) == near
+    near, far, other = _Finding("a", 1.0, "warn", 1.1), _Finding("b", 2.0, "warn", 3.0), _Finding("c", 3.0, "pass", 9.0)
+    assert _find_decisive([near, far, other]) == far
+    assert _find_decisive([other, near]) == near
 
 
 def test_a_bias_that_fails_is_shown_and_not_a_fair_nis(right):
-    verdict = calibration_verdict(replace(right, bias=np.array([0.01, -0.4])))
+    verdict = _judge_calibration(replace(right, bias=np.array([0.01, -0.4])))
     assert verdict.status == "fail"
     assert abs(right.nis - 1.0) < 0.1
     assert (verdict.value, verdict.quantity) == (-0.4, "bias in standard deviations, right")
 
 
 def test_a_pit_that_warns_is_shown(right):
-    verdict = calibration_verdict(replace(right, ks=0.09))
+    verdict = _judge_calibration(replace(right, ks=0.09))
     assert (verdict.status, verdict.value) == ("warn", 0.09)
     assert verdict.quantity == "PIT, distance from uniform, all readings"
 
 
 def test_a_wrong_width_is_shown_by_its_nis(right):
-    verdict = calibration_verdict(replace(right, nis=4.0))
+    verdict = _judge_calibration(replace(right, nis=4.0))
     assert (verdict.status, verdict.value, verdict.quantity) == ("fail", 4.0, "NIS, all readings")
 
 
 def test_whiteness_says_where(right):
-    verdict = whiteness_verdict(right)
+    verdict = _judge_whiteness(right)
     assert verdict.quantity.startswith("size of autocorrelation, ")
     assert ", lag " in verdict.quantity
 
@@ -71,7 +71,7 @@ def scores(*gains):
     ],
 )
 def test_skill_is_shown_at_the_horizon_that_decides(gains, status, value, horizon):
-    verdict = skill_verdict(scores(*gains))
+    verdict = _judge_skill(scores(*gains))
     assert (verdict.status, verdict.value) == (status, value)
     assert verdict.quantity == f"gain over linear at {horizon}, nats"
 
@@ -86,7 +86,7 @@ def test_skill_is_shown_at_the_horizon_that_decides(gains, status, value, horizo
 )
 def test_tangents_that_say_nothing_show_why(r2, reliability, status, value, quantity):
     found = SimpleNamespace(r2_over_linear=r2, reliability=reliability, within=0.3, method="local")
-    verdict = tangent_verdict(found)
+    verdict = _judge_tangents(found)
     assert (verdict.status, verdict.value, verdict.quantity) == (status, value, quantity)
 
 
@@ -108,12 +108,14 @@ OCCUPATION, SPECTRUM = "excess of D_stsp, linear model = 1", "excess of D_H over
     ],
 )
 def test_the_number_of_free_runs_is_the_one_that_decides(core, changes, value, quantity):
-    verdict = core_verdict(made(core, **changes))
+    verdict = _judge_core(made(core, **changes))
     assert verdict.quantity == quantity
     assert verdict.value == pytest.approx(value)
 
 
 def test_nothing_to_compare_with_has_no_number():
-    verdict = core_verdict(made(run_of(0.1, 0.1), linear=None))
+    verdict = _judge_core(made(run_of(0.1, 0.1), linear=None))
     assert (verdict.status, verdict.value, verdict.quantity) == ("unknown", None, "")
-    assert core_verdict(made(run_of(0.1, np.nan), spectra={}, floor=Distance(0.1, np.nan))).quantity == OCCUPATION
+    assert (
+        _judge_core(made(run_of(0.1, np.nan), spectra={}, floor=AttractorDistances(0.1, np.nan))).quantity == OCCUPATION
+    )

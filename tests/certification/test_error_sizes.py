@@ -6,8 +6,8 @@ import pytest
 from certification.oscillator import simulated, true_model
 from certification.problems import passed
 from kaffee.certification.innovations import Starts, choose_starts, filter_pass
-from kaffee.certification.spread import Foretold, SpreadGrowth, foretell, spread_growth
-from kaffee.certification.verdicts import spread_verdict
+from kaffee.certification.spread import ErrorSizePrediction, SpreadGrowth, _predict_error_size, spread_growth
+from kaffee.certification.verdicts import _judge_spread
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
@@ -30,7 +30,7 @@ def test_sizes_that_follow_the_state_are_foretold():
     rng = np.random.default_rng(0)
     state, mask = rng.standard_normal((500, 2)), rng.uniform(size=(500, 2)) < 0.8
     error = np.exp(0.4 * state[:, :1] * state[:, 1:]) * rng.standard_normal((500, 2))
-    found = foretell(error, mask, starts_of(500), 1, state, None)
+    found = _predict_error_size(error, mask, starts_of(500), 1, state, None)
     assert found.by == "the state at the start"
     assert found.rank > 0.15 > 3 * found.error
 
@@ -40,7 +40,7 @@ def test_errors_of_one_size_are_not_foretold_even_if_forecasts_overlap(seed):
     rng = np.random.default_rng(seed)
     error = moving_average(500, 10, rng)
     state = moving_average(500, 30, rng)
-    found = foretell(error, np.ones(error.shape, bool), starts_of(500), 10, state, None)
+    found = _predict_error_size(error, np.ones(error.shape, bool), starts_of(500), 10, state, None)
     assert found.rank < max(0.05, 3 * found.error)
 
 
@@ -48,7 +48,9 @@ def test_variances_that_were_not_used_may_foretell():
     rng = np.random.default_rng(1)
     std = np.exp(0.5 * rng.standard_normal((500, 12)))
     error = std * rng.standard_normal(std.shape)
-    found = foretell(error, np.ones(std.shape, bool), starts_of(500), 1, rng.standard_normal(std.shape), std**2)
+    found = _predict_error_size(
+        error, np.ones(std.shape, bool), starts_of(500), 1, rng.standard_normal(std.shape), std**2
+    )
     assert found.by == "the core's own tangents"
     assert found.rank == pytest.approx(np.mean([spearman(std[:, j], np.abs(error[:, j])) for j in range(12)]), abs=1e-3)
 
@@ -68,8 +70,8 @@ def withheld():
 
 
 def test_a_filter_without_transport_fails_where_its_tangents_matter(withheld):
-    assert spread_verdict(withheld["kaffee"], HORIZON).status == "pass"
-    verdict = spread_verdict(withheld["blind"], HORIZON)
+    assert _judge_spread(withheld["kaffee"], HORIZON).status == "pass"
+    verdict = _judge_spread(withheld["blind"], HORIZON)
     assert verdict.status == "fail"
     assert verdict.value > 0.1
     assert verdict.quantity.startswith("rank correlation of |error| and ")
@@ -78,7 +80,7 @@ def test_a_filter_without_transport_fails_where_its_tangents_matter(withheld):
 
 
 def test_a_constant_spread_of_constant_errors_is_neither_good_nor_bad():
-    verdict = spread_verdict(spread_growth(passed(), (1, 4), seed=0), 4)
+    verdict = _judge_spread(spread_growth(passed(), (1, 4), seed=0), 4)
     assert verdict.status == "unknown"
     assert "nothing shows that the size of errors does" in verdict.sentence
 
@@ -88,12 +90,12 @@ def test_a_constant_spread_of_constant_errors_is_neither_good_nor_bad():
     [(0.04, 0.001, "unknown"), (0.08, 0.01, "warn"), (0.2, 0.01, "fail"), (0.2, 0.1, "unknown")],
 )
 def test_how_much_must_be_foretold(withheld, rank, error, status):
-    at = withheld["blind"].horizons[0]._replace(foretold=Foretold("x", rank, error))
-    assert spread_verdict(SpreadGrowth([at]), HORIZON).status == status
+    at = withheld["blind"].horizons[0]._replace(foretold=ErrorSizePrediction("x", rank, error))
+    assert _judge_spread(SpreadGrowth([at]), HORIZON).status == status
 
 
 def test_too_few_forecasts_to_tell(withheld):
-    at = withheld["blind"].horizons[0]._replace(foretold=Foretold("x", np.nan, np.nan))
-    verdict = spread_verdict(SpreadGrowth([at]), HORIZON)
+    at = withheld["blind"].horizons[0]._replace(foretold=ErrorSizePrediction("x", np.nan, np.nan))
+    verdict = _judge_spread(SpreadGrowth([at]), HORIZON)
     assert verdict.status == "unknown"
     assert "too few forecasts" in verdict.sentence

@@ -16,9 +16,10 @@ from certification.problems import (
     passed,
     wrong_dynamics,
 )
-from kaffee.certification.innovations import autocorrelation, ks_distance, residual_checks, whiteness
-from kaffee.certification.verdicts import calibration_verdict, whiteness_verdict
+from kaffee.certification.innovations import _whiteness, autocorrelation, residual_checks
+from kaffee.certification.verdicts import _judge_calibration, _judge_whiteness
 from kaffee.errors import DataError
+from kaffee.metrics.calibration import ks_distance
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_the_true_model_is_calibrated_and_white(right):
     assert (np.abs(white.autocorrelations) < 1.2 * white.chance).all()
     assert 0.0 <= white.outside < 0.2
     assert (white.p_values > 1e-3).all()
-    assert calibration_verdict(right).status == whiteness_verdict(right).status == "pass"
+    assert _judge_calibration(right).status == _judge_whiteness(right).status == "pass"
 
 
 def test_nll_is_per_entry_in_both_units(right):
@@ -79,33 +80,33 @@ def test_gaps_change_nothing_for_the_true_model():
     found = residual_checks(passed(series=gappy_series))
     assert abs(found.nis - 1) < 4 * (2 / found.num_entries) ** 0.5
     assert (np.abs(found.whiteness.autocorrelations) < 1.2 * found.whiteness.chance).all()
-    assert calibration_verdict(found).status == "pass"
+    assert _judge_calibration(found).status == "pass"
 
 
 def test_an_overconfident_model_fails_calibration_alone():
     found = residual_checks(passed(overconfident))
     assert found.nis == pytest.approx(4.0, rel=0.1)
-    verdict = calibration_verdict(found)
+    verdict = _judge_calibration(found)
     assert verdict.status == "fail"
     assert "too narrow" in verdict.sentence
     assert "bias" not in verdict.sentence
-    assert whiteness_verdict(found).status == "pass"  # the gain is right
+    assert _judge_whiteness(found).status == "pass"  # the gain is right
 
 
 def test_a_biased_model_is_called_biased():
     found = residual_checks(passed(biased))
     assert abs(found.bias[0]) > 0.3
-    verdict = calibration_verdict(found)
+    verdict = _judge_calibration(found)
     assert verdict.status == "fail"
     assert "bias" in verdict.sentence
 
 
 def test_wrong_dynamics_leave_innovations_coloured():
     found = residual_checks(passed(wrong_dynamics))
-    verdict = whiteness_verdict(found)
+    verdict = _judge_whiteness(found)
     assert verdict.status == "fail"
     assert "lag 1" in verdict.sentence
-    assert calibration_verdict(found).status != "fail"  # the width is about right
+    assert _judge_calibration(found).status != "fail"  # the width is about right
 
 
 def test_too_few_readings_are_an_error_that_says_so():
@@ -129,17 +130,17 @@ def test_whiteness_of_a_first_order_process_is_its_coefficient():
     y = np.zeros((4000, 1))
     for t in range(1, 4000):
         y[t] = 0.4 * y[t - 1] + rng.standard_normal()
-    found = whiteness([y])
+    found = _whiteness([y])
     assert (found.largest_lag, found.largest_coordinate) == (1, 0)
     assert found.largest == pytest.approx(0.4, abs=4 / 4000**0.5)
     assert found.p_values[0] < 1e-10
-    assert whiteness([y[:10]]) is None
-    assert whiteness([np.ones((100, 1))]) is None  # a constant has no autocorrelation
+    assert _whiteness([y[:10]]) is None
+    assert _whiteness([np.ones((100, 1))]) is None  # a constant has no autocorrelation
 
 
 def test_a_small_sample_passes_by_chance_not_by_size():
     """60 white values have autocorrelations far above 0.1, and are white all the same."""
-    found = whiteness([np.random.default_rng(2).standard_normal((60, 3))])
+    found = _whiteness([np.random.default_rng(2).standard_normal((60, 3))])
     assert found.largest > 0.1
     assert (np.abs(found.autocorrelations) <= found.chance).all()
 
@@ -156,9 +157,9 @@ def test_a_coordinate_that_is_hardly_read_does_not_excuse_another(right):
     """With 26 pairs a lag is uncertain by 0.2, with 600 by 0.04."""
     rng = np.random.default_rng(3)
     rare = np.where(rng.uniform(size=600) < 0.21, rng.standard_normal(600), np.nan)
-    found = whiteness([np.stack([first_order(600, 0.5, 4), rare], axis=1)])
+    found = _whiteness([np.stack([first_order(600, 0.5, 4), rare], axis=1)])
     assert found.chance[0, 1] > 0.55 > 0.5 > found.largest > 0.3 > found.chance[0, 0]
-    verdict = whiteness_verdict(replace(right, whiteness=found))
+    verdict = _judge_whiteness(replace(right, whiteness=found))
     assert verdict.status == "fail"
     assert "(left, lag 1; limit ±0.1" in verdict.sentence
 
@@ -166,9 +167,9 @@ def test_a_coordinate_that_is_hardly_read_does_not_excuse_another(right):
 def test_a_rare_coordinate_that_is_white_by_chance_passes(right):
     rng = np.random.default_rng(5)
     rare = np.where(rng.uniform(size=600) < 0.21, rng.standard_normal(600), np.nan)
-    found = whiteness([np.stack([rng.standard_normal(600), rare], axis=1)])
+    found = _whiteness([np.stack([rng.standard_normal(600), rare], axis=1)])
     assert found.largest > 0.2 > found.chance[0, 0]
-    assert whiteness_verdict(replace(right, whiteness=found)).status == "pass"
+    assert _judge_whiteness(replace(right, whiteness=found)).status == "pass"
 
 
 def test_a_bias_is_judged_by_its_own_error(right):
@@ -180,12 +181,12 @@ def test_a_bias_is_judged_by_its_own_error(right):
         bias_errors=np.array([n**-0.5, np.nan]),
         nis_each=np.array([1.0, np.nan]),
     )
-    verdict = calibration_verdict(unread)
+    verdict = _judge_calibration(unread)
     assert verdict.status == "warn"
     assert "bias +0.25 standard deviations of left (limit ±0.1)" in verdict.sentence
     assert verdict.sentence.endswith("Without readings to score, and not judged: right.")
     few = replace(right, counts=np.array([n, 20]), bias=np.array([0.01, 0.4]), bias_errors=np.array([0.01, 20**-0.5]))
-    assert calibration_verdict(few).status == "pass"
+    assert _judge_calibration(few).status == "pass"
 
 
 def test_coordinates_without_readings_have_no_numbers():
@@ -204,7 +205,7 @@ def test_too_wide_and_too_narrow_bands_do_not_make_up_for_each_other():
     assert abs(found.coverage["0.9"] - 0.9) < 0.04
     assert found.coverage_each[0] > 0.97 > 0.8 > found.coverage_each[1]
     assert found.nis_each == pytest.approx([1.5**-2, 0.72**-2], rel=0.15)
-    verdict = calibration_verdict(found)
+    verdict = _judge_calibration(found)
     assert verdict.status == "fail"
     assert f"coverage of 90 % bands {found.coverage_each[1]:.3f} of right (limit 0.87, bands too narrow)" in (
         verdict.sentence
@@ -217,12 +218,12 @@ def test_readings_of_one_row_count_once_at_least(right):
 
 
 def test_every_sentence_holds_the_limits_that_were_applied(right):
-    assert calibration_verdict(right).sentence.count("(limit ") == 4
-    assert "by chance" not in calibration_verdict(right).sentence
+    assert _judge_calibration(right).sentence.count("(limit ") == 4
+    assert "by chance" not in _judge_calibration(right).sentence
     few = replace(right, num_entries=60, num_independent=30.0, counts=np.array([30, 30]), bias_errors=np.full(2, 0.18))
-    assert calibration_verdict(few).sentence.count(", by chance)") == 4
-    short = whiteness([np.random.default_rng(2).standard_normal((60, 2))])
-    verdict = whiteness_verdict(replace(right, whiteness=short))
+    assert _judge_calibration(few).sentence.count(", by chance)") == 4
+    short = _whiteness([np.random.default_rng(2).standard_normal((60, 2))])
+    verdict = _judge_whiteness(replace(right, whiteness=short))
     assert verdict.status == "pass"
     assert verdict.value > 0.1
     assert ", by chance)" in verdict.sentence

@@ -6,21 +6,21 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from certification.problems import SCALER, gappy_series, passed, train_series, wrong_dynamics
-from kaffee.certification.forecasts import ensemble_forecast, gaussian_forecast
-from kaffee.certification.innovations import Starts
-from kaffee.certification.scores import (
+from kaffee.certification.forecasts import (
     Score,
     Scores,
     Skill,
+    _ensemble_forecast,
+    _gaussian_forecast,
+    _score_gaussian,
     block_mean,
-    forecast_scores,
-    gaussian_crps,
-    gaussian_nll,
-    score,
+    score_forecasts,
 )
-from kaffee.certification.spread import ranks, spread_curve, spread_growth
-from kaffee.certification.verdicts import skill_verdict, spread_verdict
+from kaffee.certification.innovations import Starts
+from kaffee.certification.spread import _correlate_with_error, _spread_curve, spread_growth
+from kaffee.certification.verdicts import _judge_skill, _judge_spread
 from kaffee.errors import DataError
+from kaffee.metrics.scores import gaussian_crps, gaussian_nll
 
 HORIZONS = (1, 4)
 
@@ -29,7 +29,7 @@ HORIZONS = (1, 4)
 def scores():
     """The true model as its own linear baseline: it must tie with itself."""
     train = train_series().standardised(SCALER).recordings
-    return forecast_scores(passed(), passed(), train, HORIZONS, members=200, seed=0)
+    return score_forecasts(passed(), passed(), train, HORIZONS, members=200, seed=0)
 
 
 def test_crps_and_nll_of_a_normal_distribution():
@@ -44,17 +44,17 @@ def test_crps_and_nll_of_a_normal_distribution():
 def test_scores_in_data_units_by_hand():
     y, mean, std = np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]]), np.array([[2.0, 1.0]])
     mask = np.array([[True, False]])
-    found = score(y, mean, std, mask, np.array([3.0, 40.0]))
+    found = _score_gaussian(y, mean, std, mask, np.array([3.0, 40.0]))
     assert found.num_entries == 1
     assert found.rmse == pytest.approx(3.0)
     assert found.nll == pytest.approx(-norm.logpdf(3.0, 0.0, 6.0))
     assert found.nll_standard == pytest.approx(-norm.logpdf(1.0, 0.0, 2.0))
     assert found.crps == pytest.approx(3 * found.crps_standard)
     assert found.coverage_90 == 1.0
-    nothing = score(y, mean, std, np.zeros((1, 2), bool), np.ones(2))
+    nothing = _score_gaussian(y, mean, std, np.zeros((1, 2), bool), np.ones(2))
     assert nothing.num_entries == 0
     assert np.isnan(nothing.nll)
-    lost = score(y, mean * np.nan, std, mask, np.ones(2))
+    lost = _score_gaussian(y, mean * np.nan, std, mask, np.ones(2))
     assert np.isnan(lost.nll)
     assert np.isnan(lost.coverage_90)
 
@@ -62,8 +62,8 @@ def test_scores_in_data_units_by_hand():
 def test_ensembles_have_the_moments_of_the_exact_forecast():
     """Of a linear model, within the Monte Carlo error of 200 members."""
     run, members = passed(), 200
-    exact = gaussian_forecast(run.reconstruction.model, run.recursion, run.beliefs, HORIZONS)
-    sampled, diverged = ensemble_forecast(run.reconstruction.model, run.beliefs, HORIZONS, members, seed=0)
+    exact = _gaussian_forecast(run.reconstruction.model, run.recursion, run.beliefs, HORIZONS)
+    sampled, diverged = _ensemble_forecast(run.reconstruction.model, run.beliefs, HORIZONS, members, seed=0)
     assert diverged == 0
     z, ratio = (sampled.mean - exact.mean) / exact.std, sampled.std / exact.std
     assert np.abs(z).max() < 5 / members**0.5
@@ -88,23 +88,23 @@ def test_a_model_ties_with_itself_and_beats_what_knows_less(scores):
     for other in ("persistence", "climatology"):
         assert one.nll_standard < scores.methods[other][0].nll_standard - 0.1
     assert scores.skill[0].baseline == "linear"
-    assert skill_verdict(scores).status == "warn"  # no better than a linear model, and no worse
+    assert _judge_skill(scores).status == "warn"  # no better than a linear model, and no worse
 
 
 def test_skill_is_significant_where_it_should_be():
     train = train_series().standardised(SCALER).recordings
-    alone = forecast_scores(passed(), None, train, HORIZONS, members=200, seed=0)
-    assert skill_verdict(alone).status == "pass"
+    alone = score_forecasts(passed(), None, train, HORIZONS, members=200, seed=0)
+    assert _judge_skill(alone).status == "pass"
     assert alone.skill[0].gain > 5 * alone.skill[0].error > 0
-    worse = forecast_scores(passed(wrong_dynamics), passed(), train, HORIZONS, members=200, seed=0)
-    assert skill_verdict(worse).status == "fail"
+    worse = score_forecasts(passed(wrong_dynamics), passed(), train, HORIZONS, members=200, seed=0)
+    assert _judge_skill(worse).status == "fail"
     assert worse.skill[0].gain < -5 * worse.skill[0].error
 
 
 def test_gaps_and_ends_are_left_out():
     run = passed(series=gappy_series)
     train = train_series().standardised(SCALER).recordings
-    found = forecast_scores(run, run, train, HORIZONS, members=200, seed=0)
+    found = score_forecasts(run, run, train, HORIZONS, members=200, seed=0)
     y = run.starts.ahead(run.standard, 4)
     assert found.methods["climatology"][1].num_entries == (~np.isnan(y)).sum()
     assert 0.7 < (~np.isnan(y)).mean() < 0.9
@@ -145,7 +145,7 @@ def made_scores(*skills):
     ],
 )
 def test_skill_verdicts(skills, status):
-    assert skill_verdict(made_scores(*skills)).status == status
+    assert _judge_skill(made_scores(*skills)).status == status
 
 
 # --- spread ---
@@ -156,10 +156,10 @@ def test_calibrated_spreads_reach_their_ceiling():
     std = np.exp(0.5 * rng.standard_normal((4000, 2))) * [1.0, 5.0]
     mask = rng.uniform(size=std.shape) < 0.9
     error = std * rng.standard_normal(std.shape)
-    found = ranks(std, std, error, mask, rng)
+    found = _correlate_with_error(std, std, error, mask, rng)
     assert found.within_ratio == pytest.approx(1.0, abs=0.15)
     assert found.pooled > found.within + 0.2  # the coordinates differ, which tells nothing about time
-    curve = spread_curve(std**2, error**2, mask)
+    curve = _spread_curve(std**2, error**2, mask)
     assert curve.slope == pytest.approx(1.0, abs=0.1)
     assert curve.slope_within == pytest.approx(1.0, abs=0.1)
     np.testing.assert_allclose(np.log(curve.squared_error), np.log(curve.variance), atol=0.35)
@@ -169,20 +169,20 @@ def test_shuffled_and_constant_spreads_say_nothing():
     rng = np.random.default_rng(1)
     std = np.exp(0.5 * rng.standard_normal((4000, 2)))
     mask = np.ones_like(std, bool)
-    shuffled = ranks(std, std, rng.permutation(std) * rng.standard_normal(std.shape), mask, rng)
+    shuffled = _correlate_with_error(std, std, rng.permutation(std) * rng.standard_normal(std.shape), mask, rng)
     assert abs(shuffled.within_ratio) < 0.15
     constant = np.ones_like(std) * [1.0, 2.0]
-    found = ranks(constant, constant, constant * rng.standard_normal(std.shape), mask, rng)
+    found = _correlate_with_error(constant, constant, constant * rng.standard_normal(std.shape), mask, rng)
     assert found.within == 0.0
     assert np.isnan(found.within_ratio)
-    assert np.isnan(spread_curve(constant**2, std**2, mask).slope_within)
+    assert np.isnan(_spread_curve(constant**2, std**2, mask).slope_within)
 
 
 def test_a_linear_model_has_a_spread_that_does_not_vary():
     found = spread_growth(passed(), HORIZONS, seed=0)
     assert [s.horizon for s in found.horizons] == [1, 4]
     assert found.horizons[0].ratio == pytest.approx(1.0, abs=0.2)
-    verdict = spread_verdict(found, 4)
+    verdict = _judge_spread(found, 4)
     assert verdict.status == "unknown"
     assert "hardly varies" in verdict.sentence
 

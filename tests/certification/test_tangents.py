@@ -7,19 +7,19 @@ from certification.problems import SCALER, passed, train_series
 from kaffee.certification.tangents import (
     Candidate,
     TangentProxy,
-    choose,
-    forecast_error,
-    hann,
-    kinds,
-    linear_map,
-    local_map,
-    pairs,
-    quadratic_map,
-    smoothed,
+    _choose_candidate,
+    _fit_linear_map,
+    _fit_local_map,
+    _fit_quadratic_map,
+    _forecast_error,
+    _hann,
+    _list_maps,
+    _pair_rows,
+    _smooth,
     tangent_proxy,
     try_candidates,
 )
-from kaffee.certification.verdicts import tangent_verdict
+from kaffee.certification.verdicts import _judge_tangents
 from kaffee.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -44,14 +44,14 @@ def oscillator(num_steps, noise):
 def test_a_linear_map_is_found_exactly():
     A = np.array([[0.9, -0.3], [0.3, 0.9]])
     x = RNG.standard_normal((500, 2))
-    value, J = linear_map(x, x @ A.T + [1.0, 2.0])(np.array([[3.0, 4.0]]))
+    value, J = _fit_linear_map(x, x @ A.T + [1.0, 2.0])(np.array([[3.0, 4.0]]))
     np.testing.assert_allclose(J[0], A, atol=2e-3)  # the ridge is a thousandth
     np.testing.assert_allclose(value[0], A @ [3.0, 4.0] + [1.0, 2.0], atol=2e-2)
 
 
 def test_tangents_of_a_quadratic_map():
     x = RNG.standard_normal((2000, 2))
-    fitted, points = quadratic_map(x, henon(x)), x[:50]
+    fitted, points = _fit_quadratic_map(x, henon(x)), x[:50]
     value, J = fitted(points)
     expected = np.zeros((50, 2, 2))
     expected[:, 0, 0], expected[:, 0, 1], expected[:, 1, 0] = -2.8 * points[:, 0], 0.3, 1.0
@@ -67,7 +67,7 @@ def test_tangents_of_any_smooth_map_by_analogues():
     x = RNG.uniform(-2, 2, (4000, 2))
     after = np.stack([np.sin(x[:, 0]), x[:, 0] * x[:, 1]], axis=1)
     points = RNG.uniform(-1, 1, (40, 2))
-    value, J = local_map(x, after, share=0.02)(points)
+    value, J = _fit_local_map(x, after, share=0.02)(points)
     expected = np.zeros((40, 2, 2))
     expected[:, 0, 0] = np.cos(points[:, 0])
     expected[:, 1, 0], expected[:, 1, 1] = points[:, 1], points[:, 0]
@@ -76,16 +76,16 @@ def test_tangents_of_any_smooth_map_by_analogues():
 
 
 def test_smoothing_weights_and_gaps():
-    assert hann(0) == (1.0,)
-    assert sum(hann(3)) == pytest.approx(1.0)
+    assert _hann(0) == (1.0,)
+    assert sum(_hann(3)) == pytest.approx(1.0)
     x = np.arange(10.0)[:, None]
-    found = smoothed(x, 2)[:, 0]
+    found = _smooth(x, 2)[:, 0]
     np.testing.assert_allclose(found[2:8], np.arange(2.0, 8.0))  # a line stays
     assert np.isnan(found[[0, 1, 8, 9]]).all()
     x[5] = np.nan
-    assert np.isnan(smoothed(x, 2)[3:8]).all()
-    assert np.isnan(smoothed(x[:3], 2)).all()
-    now, after = pairs([x], 0)
+    assert np.isnan(_smooth(x, 2)[3:8]).all()
+    assert np.isnan(_smooth(x[:3], 2)).all()
+    now, after = _pair_rows([x], 0)
     assert len(now) == 7  # neither into the gap nor out of it
     np.testing.assert_array_equal(after - now, 1.0)
 
@@ -98,18 +98,18 @@ def test_no_smoothing_sees_what_it_forecasts():
         return points, np.ones((len(points), 1, 1))
 
     for width in (0, 1, 2):
-        expected = 1.0 + sum(w**2 for w in hann(width))
-        assert forecast_error(identity, [x], width) == pytest.approx(expected, rel=0.2)
+        expected = 1.0 + sum(w**2 for w in _hann(width))
+        assert _forecast_error(identity, [x], width) == pytest.approx(expected, rel=0.2)
 
 
 def test_a_map_of_large_steps_is_not_smoothed_and_fine_samples_are():
     rows = [np.array([[0.1, 0.1]])]
     for _ in range(3000):
         rows.append(henon(rows[-1]))
-    best = choose(try_candidates([np.concatenate(rows)], ("linear", "quadratic")))
+    best = _choose_candidate(try_candidates([np.concatenate(rows)], ("linear", "quadratic")))
     assert (best.name, best.width) == ("quadratic", 0)
     noisy, _ = oscillator(3000, noise=0.15)
-    best = choose(try_candidates([noisy], ("linear", "quadratic", "local")))
+    best = _choose_candidate(try_candidates([noisy], ("linear", "quadratic", "local")))
     assert best.name.startswith("local")  # the oscillator is cubic
     assert best.width >= 1
 
@@ -120,8 +120,8 @@ def test_smoothing_brings_tangents_closer():
     points = slice(100, 3900, 40)
 
     def error(width):
-        s = smoothed(noisy, width)
-        found = local_map(*pairs([noisy], width), share=0.15)(s[points])[1]
+        s = _smooth(noisy, width)
+        found = _fit_local_map(*_pair_rows([noisy], width), share=0.15)(s[points])[1]
         return np.abs(found - J[points]).mean()
 
     assert error(2) < 0.6 * error(0)
@@ -129,16 +129,16 @@ def test_smoothing_brings_tangents_closer():
 
 def test_of_equally_good_local_maps_the_widest_is_chosen():
     found = [Candidate("local 0.05", 1, 1.0), Candidate("local 0.15", 1, 1.015), Candidate("linear", 0, 1.01)]
-    assert choose(found).name == "local 0.15"
-    assert choose([*found[:1], Candidate("local 0.15", 1, 1.03)]).name == "local 0.05"
-    assert choose([Candidate("quadratic", 1, 0.9), *found]).name == "quadratic"
-    assert "quadratic" not in kinds(50, ("quadratic",))  # 1326 features
+    assert _choose_candidate(found).name == "local 0.15"
+    assert _choose_candidate([*found[:1], Candidate("local 0.15", 1, 1.03)]).name == "local 0.05"
+    assert _choose_candidate([Candidate("quadratic", 1, 0.9), *found]).name == "quadratic"
+    assert "quadratic" not in _list_maps(50, ("quadratic",))  # 1326 features
 
 
 def test_a_linear_system_has_no_tangents_to_follow():
     proxy = tangent_proxy(passed(), train_series().standardised(SCALER).recordings)
     assert proxy.r2_over_linear < 0.05
-    verdict = tangent_verdict(proxy)
+    verdict = _judge_tangents(proxy)
     assert verdict.status == "unknown"
     assert "do not show" in verdict.sentence
 
@@ -161,4 +161,4 @@ def test_too_few_pairs_are_an_error():
 )
 def test_tangent_verdicts(within, nonlinear, reliability, status):
     proxy = TangentProxy(within, within, "local 0.05, 1", 0.9, nonlinear, reliability, 1000, [])
-    assert tangent_verdict(proxy).status == status
+    assert _judge_tangents(proxy).status == status

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kaffee.certification.card import core_of, evaluate
+from kaffee.certification.card import evaluate, read_core
 from kaffee.certification.fidelity import simulate_reference
 from kaffee.errors import ConfigError
 from kaffee.systems.catalogue import get_system
@@ -115,7 +115,7 @@ def test_a_prior_has_the_deterministic_axis_only(card, prior_card):
 def test_a_frozen_core_has_its_priors_numbers(card, prior_card, model, simulated):
     """Through the JSON of the prior's cell, as the benchmark hands it on; a different shell changes the rest only."""
     stored = json.loads(json.dumps(prior_card.to_dict()))
-    known = core_of(stored)
+    known = read_core(stored)
     shell = scaled(0.5, dtype=np.float32, process=0.05).shell
     frozen = evaluate(
         model.replace(shell=shell), simulated, method="frozen_core", protocol=PROTOCOL, core_fidelity=known
@@ -129,13 +129,13 @@ def test_a_frozen_core_has_its_priors_numbers(card, prior_card, model, simulated
 
 @pytest.mark.parametrize("record", [{}, {"error": "OutOfMemory", "traceback": "..."}, {"extra": None}])
 def test_a_record_without_a_card_has_no_core(record):
-    assert core_of(record) is None
+    assert read_core(record) is None
 
 
-def test_the_core_of_a_diverged_prior_stays_diverged(model, reference):
+def test_the_read_core_a_diverged_prior_stays_diverged(model, reference):
     prior = evaluate(scaled(1.5, dtype=np.float32), reference, method="prior", protocol=PROTOCOL)
     stored = prior.to_dict()
-    again = core_of(json.loads(json.dumps(stored)))
+    again = read_core(json.loads(json.dumps(stored)))
     assert (again.diverged_at, again.diverged) == (stored["extra"]["diverged_at_core"], stored["diverged_core"])
     assert again.diverged_at > 0
     assert np.isnan(again.d_stsp)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kaffee.certification.card import evaluate, forecast_scores, tangent_grounding
+from kaffee.certification.card import evaluate, score_ensembles, tangent_grounding
 from kaffee.certification.fidelity import fidelity, simulate_reference
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.maps import Linear
@@ -32,7 +32,7 @@ def card(model, reference):
 
 
 def test_columns_are_those_of_their_functions(card, model, reference):
-    scores = forecast_scores(model, Recursion(), reference, HERE, "filtered")
+    scores = score_ensembles(model, Recursion(), reference, HERE, "filtered")
     assert card.nll == scores[1].nll_all
     assert card.rmse == scores[3].rmse_clean
     assert card.nll - card.nll_standard == pytest.approx(np.log(reference.scaler.scale).mean())
@@ -54,7 +54,7 @@ def test_standardised_nll_is_that_of_standardised_numbers(model, reference):
         test_states=standardised(reference, reference.test_states),
         clean=standardised(reference, reference.clean),
     )
-    scores = forecast_scores(model, Recursion(), unit, HERE, "filtered")
+    scores = score_ensembles(model, Recursion(), unit, HERE, "filtered")
     assert card.nll_standard == pytest.approx(scores[1].nll_all, abs=1e-6)
 
 

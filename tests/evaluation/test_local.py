@@ -9,7 +9,7 @@ import pytest
 from models import textbook_filter
 from scipy.stats import spearmanr
 
-from kaffee.certification.card import forecast_scores, tangent_grounding
+from kaffee.certification.card import score_ensembles, tangent_grounding
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Recursion
@@ -120,7 +120,7 @@ def test_scores_are_those_of_loops_over_starts_members_and_steps(start, referenc
     ensemble = np.asarray(forecast_ensemble(model, origin, 5, PROTOCOL.num_members, key=key))
     members = ensemble * reference.scaler.scale + reference.scaler.mean
 
-    found = forecast_scores(model, Recursion(), reference, PROTOCOL, start)
+    found = score_ensembles(model, Recursion(), reference, PROTOCOL, start)
     assert list(found) == [2, 3, 5]
     for h, scores in found.items():
         expected = expected_scores(reference, members, starts, h)

@@ -19,7 +19,7 @@ from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
 from kaffee.model.maps import Linear
 from kaffee.model.wrappers import Confined, Custom, as_core
-from kaffee.training.guard import confined, state_range
+from kaffee.training.guard import confine, state_range
 
 BOX = (-0.8 * np.ones(LATENT), 0.6 * np.ones(LATENT))
 
@@ -91,10 +91,10 @@ def test_the_box_is_the_range_of_filtered_states_and_its_margin():
     means = np.asarray(run_filter(model.exact(), batch.observations, batch.mask).mean)
     np.testing.assert_allclose(low, means.min(axis=(0, 1)), rtol=1e-6)
     np.testing.assert_allclose(high, means.max(axis=(0, 1)), rtol=1e-6)
-    boxed = confined(model, series, KAFFEE.filter, margin=0.5)
+    boxed = confine(model, series, KAFFEE.filter, margin=0.5)
     np.testing.assert_allclose(boxed.core.low, low - 0.5 * (high - low), rtol=1e-5)
     np.testing.assert_allclose(boxed.core.high, high + 0.5 * (high - low), rtol=1e-5)
-    again = confined(boxed, series, KAFFEE.filter, margin=0.5)
+    again = confine(boxed, series, KAFFEE.filter, margin=0.5)
     assert not isinstance(again.core.inner, Confined)
 
 
@@ -102,7 +102,7 @@ def test_a_filter_that_fails_leaves_the_core_unbounded():
     model, series = small_model(), standard_series()
     M = model.latent_dim
     broken = model.replace(core=ALRNN(jnp.full(M, jnp.nan), jnp.zeros((M, M)), jnp.zeros(M), 1, "hard"))
-    core = confined(broken, series, KAFFEE.filter).core
+    core = confine(broken, series, KAFFEE.filter).core
     assert np.isneginf(core.low).all()
     assert np.isposinf(core.high).all()
 

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kaffee.certification.fidelity import Protocol, simulate_reference, state_space_divergence
+from kaffee.certification.fidelity import Protocol, simulate_reference
 from kaffee.data.windows import training_windows
 from kaffee.filtering.likelihood import BLIND, KAFFEE
 from kaffee.filtering.rollout import free_run
 from kaffee.filtering.sweep import run_filter
+from kaffee.metrics.geometry import d_stsp_histogram
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.cells import Cell, ResultStore
@@ -74,7 +75,7 @@ def test_selection_sees_training_data_only(reference, model):
     scores = selection_scores(model, reference, KAFFEE)
     data = reference.standard_train.recordings[0]
     run = free_run(model, model.embed(jnp.asarray(data[:1], model.dtype)), 400, key=jax.random.key(0), transient=1000)
-    expected = state_space_divergence(data, np.asarray(run.observations[0], np.float64))
+    expected = d_stsp_histogram(data, np.asarray(run.observations[0], np.float64))
     assert scores["d_stsp_train"] == pytest.approx(expected, rel=1e-6)
     batch = training_windows(reference.standard_train, 101).sample(jax.random.key(0), 64)
     nll = run_filter(model.exact(), batch.observations, batch.mask).nll

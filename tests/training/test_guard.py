@@ -18,7 +18,7 @@ from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.adaptation import Adaptation, build_guard
-from kaffee.training.guard import FreeRunGuard, Look, checked
+from kaffee.training.guard import FreeRunGuard, Look, apply_guard
 from kaffee.training.loop import Schedule
 from kaffee.training.update import initial_state
 
@@ -172,10 +172,10 @@ def test_what_is_worse(look, worse):
 
     now = Look(0, 0.1)
     before = initial_state(small_model(), ("shell",), DECAYING, 5, guarded=True)
-    first = checked(Seeing(), small_model(), before, before)
+    first = apply_guard(Seeing(), small_model(), before, before)
     assert int(first.guard.sent_back) == 0
     now = look
-    assert int(checked(Seeing(), small_model(), first, first).guard.sent_back) == int(worse)
+    assert int(apply_guard(Seeing(), small_model(), first, first).guard.sent_back) == int(worse)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import pytest
 
 from kaffee.data.gaps import pieces
 from kaffee.data.series import Series
-from kaffee.metrics.geometry import d_stsp_kernel
-from kaffee.metrics.trapping import Extent
+from kaffee.metrics.attractors import AttractorDistances, Extent, measure_distances
+from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_kernel, d_stsp_mixture
+from kaffee.metrics.spectra import d_hellinger
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
 
@@ -20,9 +21,16 @@ def noise(*shape, scale=0.1):
 def judged(data, runs, length=SHORT):
     """What `kaffee.certification` does: training pieces and runs against the last rows."""
     train, test = data[:-length], data[-length:]
-    floors = d_stsp_kernel(test, pieces(Series.from_arrays(train), length))
-    distances = d_stsp_kernel(test, [run[:length] for run in runs])
-    return Extent.of(floors, [train, test], length).trapped(distances, runs).tolist(), floors, distances
+    floors, distances = (
+        measure_distances(test, some, estimator="kernel")
+        for some in (pieces(Series.from_arrays(train), length), [run[:length] for run in runs])
+    )
+    found = Extent.measure(floors, [train, test], length).find_trapped(distances, np.array(runs))
+    return found.tolist(), *(np.array([d.d_stsp for d in each]) for each in (floors, distances))
+
+
+def at(*distances):
+    return [AttractorDistances(d, 0.0) for d in distances]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +50,9 @@ def test_a_fixed_point_is_trapped_however_far_pieces_are_from_each_other(short_r
 
 
 def test_far_from_the_data_is_trapped_however_much_a_run_varies(short_recording):
-    extent = Extent.of(np.array([0.05, 0.1]), [short_recording[0]], SHORT)
+    extent = Extent.measure(at(0.05, 0.1), [short_recording[0]], SHORT)
     moving = np.stack([short_recording[1]] * 3)
-    assert extent.trapped(np.array([0.1, 0.9, 4.0]), moving).tolist() == [False, False, True]
+    assert extent.find_trapped(at(0.1, 0.9, 4.0), moving).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.1, 0.3], ids=["exact", "noisy", "very noisy"])
@@ -89,6 +97,17 @@ def test_rows_that_do_not_follow_from_each_other_are_no_rest():
 
 
 def test_data_shorter_than_a_piece_are_taken_as_a_whole():
-    extent = Extent.of(np.zeros(0), [np.sin(np.arange(100.0))[:, None]], 240)
-    assert extent.trapped(np.zeros(1), [np.zeros((240, 1))]).tolist() == [True]
-    assert extent.trapped(np.zeros(0), []).tolist() == []
+    extent = Extent.measure(at(), [np.sin(np.arange(100.0))[:, None]], 240)
+    assert extent.find_trapped(at(0.0), np.zeros((1, 240, 1))).tolist() == [True]
+    assert extent.find_trapped(at(), np.zeros((0, 240, 1))).tolist() == []
+
+
+@pytest.mark.parametrize(("dim", "estimator"), [(3, "histogram"), (4, "mixture")])
+def test_the_estimator_is_chosen_by_the_number_of_coordinates_and_named(dim, estimator):
+    x, y = (np.random.default_rng(seed).standard_normal((300, dim)) for seed in (0, 1))
+    direct = {"histogram": d_stsp_histogram, "mixture": d_stsp_mixture}[estimator](x, y)
+    assert measure_distances(x, [y]) == [AttractorDistances(direct, d_hellinger(x, y), estimator)]
+    (by_kernel,) = measure_distances(x, [y], estimator="kernel", spectra=False)
+    assert (by_kernel.d_stsp, by_kernel.estimator) == (d_stsp_kernel(x, [y])[0], "kernel")
+    assert np.isnan(by_kernel.d_h)
+    assert measure_distances(x, []) == []
