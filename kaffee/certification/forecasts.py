@@ -16,7 +16,7 @@ from kaffee.data.timescales import decorrelation_time
 from kaffee.filtering.gated import signal_variance
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Recursion, predict
-from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble
+from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble, mask_diverged
 from kaffee.model.statespace import StateSpaceModel
 
 NUM_HORIZONS = 6
@@ -166,7 +166,7 @@ def ensemble_forecast(
     for key, index in zip(keys, order, strict=True):
         some = Belief(beliefs.mean[index], beliefs.covariance[index])
         values = np.asarray(forecast_ensemble(model, some, longest, members, key=key), np.float64)
-        away = np.logical_or.accumulate(~(np.abs(values) < DIVERGENCE_BOUND).all(axis=3), axis=2)
+        away = mask_diverged(values)
         chosen, gone = values[:, :, steps], away[:, :, steps]
         diverged += int(away[:, :, -1][:, : S - len(means) * chunk].sum())
         kept = np.where(gone[..., None], 0.0, chosen)

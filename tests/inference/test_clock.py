@@ -83,7 +83,7 @@ def counted(clock, times):
     found = []
     for time in times:
         try:
-            found.append(clock.skipped(time))
+            found.append(clock.count_skipped(time))
         except BrokenLine as error:
             found.append(str(error).split()[1].strip(":"))
     return found

@@ -21,12 +21,12 @@ def imputed(reconstruction):
 def test_recorded_readings_stay_and_gaps_are_filled(reconstruction, imputed):
     series, smoothed = recordings(), smooth(reconstruction, recordings())
     for r, seen in enumerate(series.mask):
-        np.testing.assert_array_equal(imputed.values[r][seen], series.recordings[r][seen])
-        np.testing.assert_array_equal(imputed.values[r][~seen], smoothed.mean[r][~seen])
-        assert (imputed.std[r][seen] == 0.0).all()
+        np.testing.assert_array_equal(imputed[r].values[seen], series.recordings[r][seen])
+        np.testing.assert_array_equal(imputed[r].values[~seen], smoothed[r].mean[~seen])
+        assert (imputed[r].std[seen] == 0.0).all()
         noise = np.sqrt(np.asarray(reconstruction.model.shell.observation_variance())) * reconstruction.scaler.scale
         least = np.broadcast_to(noise * (1 - 1e-6), seen.shape)
-        assert (imputed.std[r][~seen] > least[~seen]).all()
+        assert (imputed[r].std[~seen] > least[~seen]).all()
     assert imputed.filled.missing_fraction == 0.0
     assert imputed.filled.lengths == LENGTHS
 
@@ -58,6 +58,6 @@ def test_nine_in_ten_of_the_withheld_readings_lie_in_their_bands(reconstruction)
     withheld = rng.uniform(size=truth.shape) < 0.3
     withheld[600:660] = True
     found = impute(reconstruction, Series.from_arrays(np.where(withheld, np.nan, truth), columns=COLUMNS))
-    inside = np.abs(truth - found.values[0])[withheld] < 1.6448536 * found.std[0][withheld]
+    inside = np.abs(truth - found[0].values)[withheld] < 1.6448536 * found[0].std[withheld]
     spread = 3.0 * np.sqrt(0.9 * 0.1 / inside.size)  # three standard errors of a share
     assert abs(inside.mean() - 0.9) < spread < 0.05

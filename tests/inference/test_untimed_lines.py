@@ -12,7 +12,7 @@ from inference.problems import DT, reconstruct
 from inference.streams import Dripping, followed_lines, rows
 from kaffee.errors import CheckpointError
 from kaffee.inference.lines import MOST_SKIPPED, BrokenLine, Clock
-from kaffee.inference.online import OnlineFilter, write_track
+from kaffee.inference.online import OnlineFilter, _write_track
 
 GARBAGE = "### still here"
 
@@ -124,9 +124,9 @@ def test_a_pause_changes_nothing(online, tmp_path, at):
 def test_a_state_of_before_steps_since_a_time_were_counted_is_read(online, reconstruction, tmp_path):
     facts = {"gate": None, "patience": 10, "num_steps": 1, "time": 0.5}
     track = online()._track
-    restored = online().restore(write_track(tmp_path / "old", reconstruction, track, facts))
+    restored = online().restore(_write_track(tmp_path / "old", reconstruction, track, facts))
     assert (restored.time, restored.steps_since_time) == (0.5, 0)
-    damaged = write_track(tmp_path / "damaged", reconstruction, track, {**facts, "steps_since_time": -1})
+    damaged = _write_track(tmp_path / "damaged", reconstruction, track, {**facts, "steps_since_time": -1})
     with pytest.raises(CheckpointError, match="Start anew"):
         online().restore(damaged)
 
@@ -140,15 +140,15 @@ def test_no_number_of_untimed_readings_breaks_a_time(gaps):
         for _ in range(untimed):
             clock.tick()
         before = clock.time
-        assert clock.skipped(before + steps * DT) == max(steps - 1 - untimed, 0)
+        assert clock.count_skipped(before + steps * DT) == max(steps - 1 - untimed, 0)
         assert clock.time == before + steps * DT
 
 
 def test_a_clock_that_is_set_counts_readings_without_a_time():
     clock = Clock(1.0, 100.0, steps_since_time=MOST_SKIPPED)
-    assert clock.skipped(100.0 + 2 * MOST_SKIPPED) == MOST_SKIPPED - 1
+    assert clock.count_skipped(100.0 + 2 * MOST_SKIPPED) == MOST_SKIPPED - 1
     for odd, now, skipped in ((0.0, 3.0, 1), (1000.0 + 2 * MOST_SKIPPED, 1001.0 + 2 * MOST_SKIPPED, MOST_SKIPPED)):
         with pytest.raises(BrokenLine, match="time"):
-            clock.skipped(odd)
+            clock.count_skipped(odd)
         clock.tick()
-        assert clock.skipped(now) == skipped
+        assert clock.count_skipped(now) == skipped
