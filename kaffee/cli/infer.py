@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli.options import (
-    Files,
-    Json,
-    Latent,
-    Output,
-    OwnCore,
-    Quantiles,
-    Reading,
-    Run,
-    check_output,
-    load_model,
-    parse_levels,
-    with_groups,
-    write_table,
-)
+from kaffee.cli import options
+from kaffee.cli.options import Json, OwnCore, Reading, Run, write_table
 
 if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
@@ -32,7 +19,7 @@ DIVERGED = BROKEN_LINES = 3
 """Exit codes of results that are there, but not as they should be."""
 
 
-@with_groups
+@options.with_groups
 def filter_(
     run: Run,
     *,
@@ -50,7 +37,7 @@ def filter_(
         str | None,
         typer.Option(help="Quantile levels, separated by commas.", show_default="0.05,0.95; none with --follow"),
     ] = None,
-    latent: Latent = False,
+    latent: options.Latent = False,
     state: Annotated[
         Path | None, typer.Option(help="With --follow: go on from the state in this folder, if any, and save it there.")
     ] = None,
@@ -80,7 +67,10 @@ def filter_(
             raise ConfigError("--columns, --recording-column and --latent are for files; leave them out with --follow.")
         untimed = reading.time_column == "none"
         how: dict[str, Any] = {"skip_broken": skip_broken, "any_step": reading.any_step or untimed}
-        how |= {"time_column": None if untimed else reading.time_column, "levels": parse_levels(quantiles or "")}
+        how |= {
+            "time_column": None if untimed else reading.time_column,
+            "levels": options.parse_levels(quantiles or ""),
+        }
         _filter_stream(run, core, believed, state, how, json=json)
         return
     if not files or output is None:
@@ -105,7 +95,7 @@ def _filter_files(
     from kaffee.errors import DataError
     from kaffee.inference.recordings import filter_recordings
 
-    levels = None if quantiles is None else parse_levels(quantiles)
+    levels = None if quantiles is None else options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
     if max(series.lengths) < 2:
         raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
@@ -130,7 +120,7 @@ def _filter_stream(
     from kaffee.inference.online import OnlineFilter
     from kaffee.inference.stream import Interruptible, follow
 
-    online = OnlineFilter(load_model(run, core), **believed)
+    online = OnlineFilter(options.load_model(run, core), **believed)
     if state is not None and (state / "online.json").exists():
         online.restore(state)
         if believed["gate"] is not None:
@@ -142,7 +132,7 @@ def _filter_stream(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if state is not None:
         online.save(state)
-    facts = found.describe()
+    facts = vars(found)
     if json:
         _warn(json_module.dumps(facts))
     elif found.broken or found.rejected or found.restarts or found.skipped:
@@ -151,14 +141,14 @@ def _filter_stream(
         raise typer.Exit(BROKEN_LINES)
 
 
-@with_groups
+@options.with_groups
 def smooth(
     run: Run,
-    files: Files,
-    output: Output,
+    files: options.Files,
+    output: options.Output,
     reading: Reading,
-    quantiles: Quantiles = "0.05,0.95",
-    latent: Latent = False,
+    quantiles: options.Quantiles = "0.05,0.95",
+    latent: options.Latent = False,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -168,20 +158,20 @@ def smooth(
     """
     from kaffee.inference import recordings
 
-    levels = parse_levels(quantiles)
+    levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
     found = recordings.smooth(model, series, any_step=reading.any_step)
     table = found.to_series(levels, latent=latent)
     write_table(table, output, found.describe(), json=json, sentence="given all readings")
 
 
-@with_groups
+@options.with_groups
 def impute(
     run: Run,
-    files: Files,
-    output: Output,
+    files: options.Files,
+    output: options.Output,
     reading: Reading,
-    quantiles: Quantiles = "0.05,0.95",
+    quantiles: options.Quantiles = "0.05,0.95",
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -191,7 +181,7 @@ def impute(
     """
     from kaffee.inference import recordings
 
-    levels = parse_levels(quantiles)
+    levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
     found = recordings.impute(model, series, any_step=reading.any_step)
     facts = found.describe()
@@ -199,11 +189,11 @@ def impute(
     write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
 
 
-@with_groups
+@options.with_groups
 def forecast(
     run: Run,
-    files: Files,
-    output: Output,
+    files: options.Files,
+    output: options.Output,
     *,
     steps: Annotated[int, typer.Option(min=1, help="Steps to forecast.")] = 100,
     at: Annotated[
@@ -213,7 +203,7 @@ def forecast(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the ensemble.")] = 0,
     observation_noise: Annotated[bool, typer.Option(help="Forecast readings, or the signal behind them.")] = True,
     reading: Reading,
-    quantiles: Quantiles = "0.05,0.5,0.95",
+    quantiles: options.Quantiles = "0.05,0.5,0.95",
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -223,10 +213,10 @@ def forecast(
     """
     from kaffee.inference import ensembles
 
-    levels, start = parse_levels(quantiles), None if at is None else _parse_time(at)
+    levels, start = options.parse_levels(quantiles), None if at is None else _parse_time(at)
     model, series = _open(run, files, output, reading, core)
-    options: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
-    found = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **options)
+    sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
+    found = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
     facts = {**found.describe(), "seed": seed, "observation_noise": observation_noise}
     sentence = f"{members} members from {len(found)} recording{'s' * (len(found) > 1)}"
     write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
@@ -237,7 +227,7 @@ def forecast(
 
 def run_free(
     run: Run,
-    output: Output,
+    output: options.Output,
     steps: Annotated[int, typer.Option(min=1, help="Steps to keep.")] = 10_000,
     shell: Annotated[bool, typer.Option(help="Process and observation noise, or the bare core.")] = True,
     core_noise: Annotated[bool, typer.Option(help="Noise inside the core, where it has any.")] = True,
@@ -250,8 +240,8 @@ def run_free(
     """Let a trained model run freely, in the units of its data; `kaffee simulate` does the same for a true system."""
     from kaffee.inference.ensembles import simulate
 
-    check_output(output)
-    model = load_model(run, core)
+    options.check_output(output)
+    model = options.load_model(run, core)
     found = simulate(model, steps, shell=shell, core_noise=core_noise, runs=runs, transient=transient, seed=seed)
     facts = {**found.describe(), "seed": seed, "shell": shell}
     write_table(found.to_series(), output, facts, json=json, sentence=facts["divergence"])
@@ -263,8 +253,8 @@ def _open(
     run: Path, files: list[str], output: Path, reading: Reading, core: str | None
 ) -> tuple["Reconstruction", "Series"]:
     """Load the model and read the recordings, once it is clear that the output can be written."""
-    check_output(output, files)
-    model = load_model(run, core)
+    options.check_output(output, files)
+    model = options.load_model(run, core)
     return model, reading.read(model, files)
 
 

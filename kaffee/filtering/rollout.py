@@ -30,6 +30,7 @@ class Rollout(NamedTuple):
     diverged_at: Int[Array, " S"]
 
 
+@eqx.filter_jit
 def free_run(
     model: StateSpaceModel,
     start: Float[Array, "S M"],
@@ -48,19 +49,8 @@ def free_run(
         transient: Steps that are run first and not kept; divergence within them counts.
         bound: Largest coordinate that still counts as on the attractor.
     """
-    return _free_run(model.exact(), start, key, core_key, num_steps, transient, bound)
+    model = model.exact()
 
-
-@eqx.filter_jit
-def _free_run(
-    model: StateSpaceModel,
-    start: Float[Array, "S M"],
-    key: Key[Array, ""] | None,
-    core_key: Key[Array, ""] | None,
-    num_steps: int,
-    transient: int,
-    bound: float,
-) -> Rollout:
     def body(
         carry: tuple[Array, Array], now: tuple[Array, Array | None]
     ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:

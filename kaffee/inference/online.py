@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -62,7 +62,7 @@ class OnlineFilter:
         self.steps_since_time = 0
         arrays, static = eqx.partition(model, eqx.is_array)
         self._weights, structure = jax.tree.flatten(arrays)
-        self._programs = _compile(reconstruction.filter, structure, static)
+        self._filter_row, self._filter_rows = _compile(reconstruction.filter, structure, static)
         self._track = new_track(model, 1)
         self._sizes = (model.num_observed, model.latent_dim)
         self._dtype = np.dtype(model.dtype)
@@ -78,7 +78,7 @@ class OnlineFilter:
         if values.shape != self._mean.shape:
             raise self._misshapen(values)
         x = self._standardise(values)
-        self._track, packed = self._programs.one(self._weights, self._gate, self._track, x)
+        self._track, packed = self._filter_row(self._weights, self._gate, self._track, x)
         self.num_steps += 1
         return self._estimate(np.asarray(packed))
 
@@ -94,7 +94,7 @@ class OnlineFilter:
             chunk = np.full((CHUNK, x.shape[1]), np.nan, self._dtype)
             chunk[: len(part)] = part
             count = np.int32(len(part))
-            self._track, packed = self._programs.many(self._weights, self._gate, self._track, chunk, count)
+            self._track, packed = self._filter_rows(self._weights, self._gate, self._track, chunk, count)
             rows.append(np.asarray(packed)[: len(part)])
             self.num_steps += len(part)
         return self._estimate(np.concatenate(rows))
@@ -145,21 +145,15 @@ def _read_numbers(values: Any) -> np.ndarray:
         raise DataError(f"A reading must be numbers, nan for missing ones, not {values!r:.80}.") from error
 
 
-class _Programs(NamedTuple):
-    """The compiled programs for models of one structure and size; weights are arguments.
+@lru_cache(maxsize=16)
+def _compile(recursion: Recursion, structure: Any, static: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Compile the filter of one row and of many for models of one structure and size; weights are arguments.
 
-    Attributes:
-        one: (weights, gate, track, x) -> (track, packed row).
-        many: (weights, gate, track, xs, count) -> (track, packed rows), of which the first `count` are filled. The
-            loop's body does not know how many rows there are, so results do not depend on how rows arrive.
+    The first maps (weights, gate, track, x) to (track, packed row). The second maps (weights, gate, track, xs, count)
+    to (track, packed rows), of which the first `count` are filled; its loop's body does not know how many rows there
+    are, so results do not depend on how rows arrive.
     """
 
-    one: Callable[..., tuple[Track, Array]]
-    many: Callable[..., tuple[Track, Array]]
-
-
-@lru_cache(maxsize=16)
-def _compile(recursion: Recursion, structure: Any, static: Any) -> _Programs:
     def advance_one(
         model: StateSpaceModel, gate: Gate, track: Track, x: Float[Array, "1 N"]
     ) -> tuple[Track, Float[Array, " K"]]:
@@ -188,7 +182,7 @@ def _compile(recursion: Recursion, structure: Any, static: Any) -> _Programs:
         width = _packed_width(model.num_observed, model.latent_dim)
         return jax.lax.fori_loop(0, count, body, (track, jnp.zeros((xs.shape[0], width), model.dtype)))
 
-    return _Programs(one, many)
+    return one, many
 
 
 @lru_cache

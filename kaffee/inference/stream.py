@@ -5,7 +5,7 @@ import math
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any, NamedTuple, Self
 
@@ -42,10 +42,6 @@ class Followed:
     rejected: int = 0
     restarts: int = 0
     closed: bool = False
-
-    def describe(self) -> dict[str, Any]:
-        """Return the counts as JSON values."""
-        return asdict(self)
 
 
 def follow(

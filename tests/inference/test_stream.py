@@ -17,7 +17,7 @@ from kaffee.inference.lines import BrokenLine, LineReader
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.stream import LONGEST_LINE, Interruptible, follow, read_batches
 
-# The acceptance run: KAFFEE_FOLLOW_LINES=1000000 pytest tests/inference/test_following.py -k none_lost
+# The acceptance run: KAFFEE_FOLLOW_LINES=1000000 pytest tests/inference/test_stream.py -k none_lost
 LINES = int(os.environ.get("KAFFEE_FOLLOW_LINES", "5000"))
 
 
