@@ -40,9 +40,10 @@ def with_gaps(series: Series, seed: int) -> Series:
 
 def imputation(found: Fit, gappy: Series, whole: Series) -> dict[str, Any]:
     """How often what was removed lies inside its 90 % band, and how far off the imputed values are."""
-    filled = impute(found.fitted.reconstruction, gappy)
+    imputed = impute(found.fitted.reconstruction, gappy)
     inside, errors, blocks = [], [], []
-    for truth, seen, value, std in zip(whole.recordings, gappy.mask, filled.values, filled.std, strict=True):
+    for truth, seen, filled in zip(whole.recordings, gappy.mask, imputed, strict=True):
+        value, std = filled.values, filled.std
         removed = ~seen & ~np.isnan(truth)
         inside.append(np.abs(truth - value)[removed] <= HALF_WIDTH * std[removed])
         errors.append(((truth - value) / found.fitted.reconstruction.scaler.scale)[removed])

@@ -48,7 +48,7 @@ def draw() -> Figure:
         kind = "ground" if layer[0] in GROUND else "numerics" if layer[0] in NUMERICS else "use"
         box = FancyBboxPatch((4, -place - 0.82), 94, 0.7, boxstyle="round,pad=0.08", fc=COLOURS[kind], ec="#777777")
         axes.add_patch(box)
-        axes.text(5.5, -place - 0.47, "  ·  ".join(layer), va="center", fontsize=10.5, weight="bold", family="monospace")
+        axes.text(5.5, -place - 0.47, "  ·  ".join(layer), va="center", size=10.5, weight="bold", family="monospace")
         text = " / ".join(describe(name) for name in layer)
         axes.text(29, -place - 0.47, textwrap.fill(text, 96), va="center", fontsize=7.5)
     axes.annotate("", (1.8, -len(layers) + 0.2), (1.8, -0.2), arrowprops={"arrowstyle": "-|>", "color": "#777777"})

@@ -12,8 +12,6 @@ import numpy as np
 from kaffee.checkpoint.reconstruction import Reconstruction, load, save
 from kaffee.data.adapters.arrays_ import ArrayFrame
 from kaffee.data.adapters.frame import Data, Request
-from kaffee.data.adapters.results_ import Bands, FilteredBands, Forecast
-from kaffee.data.columns import BAND
 from kaffee.data.frames import read_data
 from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError, unknown
@@ -26,6 +24,7 @@ from kaffee.inference.ensembles import forecast, simulate
 from kaffee.inference.matching import automatic, decided_by_position, model_columns, position_note
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings, impute, smooth
+from kaffee.inference.results import BAND, FORECAST_LEVELS, Estimates
 from kaffee.training.loop import Watcher
 
 if TYPE_CHECKING:
@@ -144,9 +143,6 @@ def _settings(reconstruction: Reconstruction) -> FitSettings | None:
 # The surrogate: fit, then filter, smooth, impute, forecast, simulate, score.
 
 
-FORECAST_LEVELS = (BAND[0], 0.5, BAND[1])
-
-
 class Surrogate(Parameters):
     """A probabilistic surrogate of the system behind a recording.
 
@@ -215,28 +211,12 @@ class Surrogate(Parameters):
         """What is known at every row given all rows up to it; see `kaffee.filter_recordings`."""
         data, model = self._matched(X, times)
         found = filter_recordings(model, data.series, gate=gate, patience=patience, any_step=any_step)
-        bands = [
-            FilteredBands(
-                columns=found.series.columns,
-                times=_of(found.series.times, r),
-                mean=estimate.mean,
-                std=estimate.std,
-                predicted_mean=estimate.predicted_mean,
-                predicted_std=estimate.predicted_std,
-                log_likelihood=estimate.log_likelihood,
-                nis=estimate.nis,
-            )
-            for r, estimate in enumerate(found.estimates)
-        ]
-        return _rows(data, bands, quantiles)
+        return _as_given(data, found, quantiles)
 
     def smooth(self, X: Any, *, times: Any = None, quantiles: Sequence[float] = BAND, any_step: bool = False) -> Any:
         """What is known at every row given all rows, before and after it; see `kaffee.smooth`."""
         data, model = self._matched(X, times)
-        found = smooth(model, data.series, any_step=any_step)
-        moments = enumerate(zip(found.mean, found.std, strict=True))
-        bands = [Bands(found.series.columns, _of(found.series.times, r), mean, std) for r, (mean, std) in moments]
-        return _rows(data, bands, quantiles)
+        return _as_given(data, smooth(model, data.series, any_step=any_step), quantiles)
 
     def impute(self, X: Any, *, times: Any = None, return_std: bool = False, any_step: bool = False) -> Any:
         """X with its gaps filled; with `return_std` also the standard deviation of what was filled in, 0 elsewhere.
@@ -246,11 +226,11 @@ class Surrogate(Parameters):
         data, model = self._matched(X, times)
         found = impute(model, data.series, any_step=any_step)
 
-        def given_back(recordings: Sequence[np.ndarray]) -> Any:
-            pairs = enumerate(zip(data.frames, recordings, strict=True))
-            return data.join([frame.values(values, _of(found.series.times, r)) for r, (frame, values) in pairs])
+        def fill(name: str) -> Any:
+            pairs = zip(data.frames, found, strict=True)
+            return data.join([frame.values(getattr(each, name), each.times) for frame, each in pairs])
 
-        return (given_back(found.values), given_back(found.std)) if return_std else given_back(found.values)
+        return (fill("values"), fill("std")) if return_std else fill("values")
 
     def forecast(
         self,
@@ -275,12 +255,10 @@ class Surrogate(Parameters):
         data, model = self._fitted_data() if X is None else self._matched(X, times)
         options: dict[str, Any] = {"observation_noise": observation_noise, "any_step": any_step}
         found = forecast(model, data.series, num_steps, members=members, seed=seed, **options)
-        if found.num_diverged:
-            total = members * data.series.num_recordings
-            note = f"{found.num_diverged} of {total} members left the attractor; they are left out from there"
+        if diverged := found.facts["diverged"]:
+            note = f"{diverged} of {members * len(found)} members left the attractor; they are left out from there"
             warnings.warn(note, RuntimeWarning, stacklevel=2)
-        futures = [Forecast.of(found.columns, t, found.members[:, r]) for r, t in enumerate(found.times)]
-        parts = zip(data.frames, futures, data.series.lengths, strict=True)
+        parts = zip(data.frames, found, data.series.lengths, strict=True)
         return data.join([frame.ahead(future, quantiles, num_rows) for frame, future, num_rows in parts])
 
     def simulate(
@@ -303,19 +281,19 @@ class Surrogate(Parameters):
         """
         options: dict[str, Any] = {"shell": shell, "start": start, "runs": 1 if runs is None else runs}
         found = simulate(self.reconstruction_, num_steps, transient=transient, seed=seed, **options)
-        if found.diverged_at.any():
-            warnings.warn(found.describe()["divergence"], RuntimeWarning, stacklevel=2)
+        if any(found.facts["diverged_at"]):
+            warnings.warn(found.facts["divergence"], RuntimeWarning, stacklevel=2)
         frame = ArrayFrame() if self._data is None else self._data.frames[0]
-        made = [frame.free(values, _of(found.series.times, r)) for r, values in enumerate(found.series.recordings)]
+        made = [frame.free(each.values, np.asarray(each.times)) for each in found]
         return made[0] if runs is None and np.ndim(start) < 2 else made
 
     def score(self, X: Any, y: None = None, *, times: Any = None, any_step: bool = False) -> float:
         """The mean log-likelihood of an entry given all rows before it, in data units; higher is better."""
         data, model = self._matched(X, times)
-        found = filter_recordings(model, data.series, any_step=any_step).describe()["log_likelihood_per_entry"]
-        if found is None:
+        score = filter_recordings(model, data.series, any_step=any_step).facts["log_likelihood_per_entry"]
+        if score is None:
             raise DataError("X: nothing to score, since the first row of a recording is not predicted. Give more rows.")
-        return float(found)
+        return float(score)
 
     def online(self, *, gate: float | None = None, patience: int = 10) -> OnlineFilter:
         """A filter for readings as they arrive."""
@@ -377,12 +355,9 @@ class Surrogate(Parameters):
         return data, model
 
 
-def _rows(data: Data, bands: Sequence[Bands], quantiles: Sequence[float]) -> Any:
-    return data.join([frame.rows(band, quantiles) for frame, band in zip(data.frames, bands, strict=True)])
-
-
-def _of(times: Sequence[np.ndarray] | None, recording: int) -> Any:
-    return None if times is None else times[recording]
+def _as_given(data: Data, found: Estimates, quantiles: Sequence[float]) -> Any:
+    """Give the estimates of every recording the form in which it came."""
+    return data.join([frame.rows(each, quantiles) for frame, each in zip(data.frames, found, strict=True)])
 
 
 @contextmanager

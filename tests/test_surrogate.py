@@ -12,12 +12,12 @@ from small import SETTINGS, rotation, same_arrays
 import kaffee
 from kaffee import Surrogate
 from kaffee.certification.certificate import CertificationSettings, certify
-from kaffee.data.adapters.results_ import Forecast
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
 from kaffee.fitting.config import parse_override
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.run import RunFolder
 from kaffee.inference.ensembles import forecast, simulate
+from kaffee.inference.results import Estimate
 from kaffee.surrogate import NotFittedError
 
 # One shape for all, since compiling is slow: 60 rows of two columns, alone or in pairs.
@@ -88,15 +88,15 @@ def test_every_kind_gives_the_numbers_of_the_functions(surrogate, kind):
     found = surrogate.filter(X)
     expected = kaffee.filter_recordings(model, series())
     for name in ("mean", "std", "predicted_mean", "predicted_std"):
-        np.testing.assert_array_equal(numbers(found, name), getattr(expected.estimates[0], name))
+        np.testing.assert_array_equal(numbers(found, name), getattr(expected[0], name))
     found, expected = surrogate.smooth(X, quantiles=(0.1,)), kaffee.smooth(model, series())
-    np.testing.assert_array_equal(numbers(found, "mean"), expected.mean[0])
-    np.testing.assert_allclose(numbers(found, "q10"), expected.mean[0] - 1.28155 * expected.std[0], rtol=1e-5)
+    np.testing.assert_array_equal(numbers(found, "mean"), expected[0].mean)
+    np.testing.assert_allclose(numbers(found, "q10"), expected[0].mean - 1.28155 * expected[0].std, rtol=1e-5)
     found = surrogate.forecast(H, X, members=MEMBERS, seed=3)
     expected = forecast(model, series(), H, members=MEMBERS, seed=3)
-    np.testing.assert_array_equal(numbers(found, "mean"), expected.mean[0])
-    np.testing.assert_array_equal(numbers(found, "q95"), expected.quantile(0.95)[0])
-    assert isinstance(found, KIND_OF_RESULT.get(kind, Forecast))
+    np.testing.assert_array_equal(numbers(found, "mean"), expected[0].mean)
+    np.testing.assert_array_equal(numbers(found, "q95"), expected[0].quantile(0.95))
+    assert isinstance(found, KIND_OF_RESULT.get(kind, Estimate))
     assert surrogate.score(X) == kaffee.filter_recordings(model, series()).describe()["log_likelihood_per_entry"]
 
 
@@ -121,7 +121,7 @@ def test_imputing_gives_the_same_object_without_gaps(surrogate, kind):
     X = KINDS[kind]()
     filled, std = surrogate.impute(X, return_std=True)
     expected = kaffee.impute(surrogate.reconstruction_, series())
-    for result, wanted in ((filled, expected.values[0]), (std, expected.std[0])):
+    for result, wanted in ((filled, expected[0].values), (std, expected[0].std)):
         assert type(result) is type(X)
         if kind == "dataset":
             result = result.to_array("sensor").transpose()
@@ -157,7 +157,7 @@ def test_a_forecast_without_data_goes_on_from_what_was_fitted(surrogate, unnamed
     assert found.members.shape == (MEMBERS, H, 2)
     np.testing.assert_allclose(found.times, DT * np.arange(T, T + H))
     np.testing.assert_array_equal(found.mean, np.mean(found.members, axis=0))
-    assert repr(found) == "Forecast(5 steps of x1, x2)"
+    assert repr(found) == "Estimate(x1, x2; shape (5, 2))"
 
 
 def test_a_surrogate_of_arrays_takes_tables_by_position_and_keeps_their_names(unnamed):
@@ -184,7 +184,7 @@ def test_free_runs_have_the_form_of_the_data(surrogate, unnamed):
     found = surrogate.simulate(20, transient=5, start=[10.0, 13.0])
     expected = simulate(surrogate.reconstruction_, 20, transient=5, start=[10.0, 13.0])
     assert list(found.columns) == ["left", "right"]
-    np.testing.assert_array_equal(found, expected.series.recordings[0])
+    np.testing.assert_array_equal(found, expected[0].values)
     np.testing.assert_allclose(found.index, DT * np.arange(1, 21))
     listed = unnamed.simulate(20, transient=5, runs=1)
     assert [part.shape for part in listed] == [(20, 2)]

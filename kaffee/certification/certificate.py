@@ -27,7 +27,7 @@ from kaffee.data.gaps import complete_rows
 from kaffee.data.series import Series
 from kaffee.data.timescales import decorrelation_time
 from kaffee.errors import ConfigError, KaffeeError
-from kaffee.inference.matching import matched
+from kaffee.inference.matching import match_series
 
 EXACT = 200
 """Numbers in an array that is written to the last digit; larger ones are there for figures, to six digits."""
@@ -167,7 +167,7 @@ def certify(
         watch: Told the name of each stage as it begins.
     """
     settings = settings or CertificationSettings()
-    train, test = (matched(reconstruction, series, any_step=any_step) for series in (train, test))
+    train, test = (match_series(reconstruction, series, any_step=any_step) for series in (train, test))
     missing: dict[str, str] = {}
 
     def part(name: str, title: str, make: Callable[[], T]) -> T | None:

@@ -17,7 +17,7 @@ from kaffee.errors import DataError
 from kaffee.filtering.gated import signal_variance
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Recursion, predict
-from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble
+from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble, mask_diverged
 from kaffee.metrics.calibration import coverage
 from kaffee.metrics.scores import STD_FLOOR, gaussian_crps, gaussian_nll
 from kaffee.model.statespace import StateSpaceModel
@@ -172,7 +172,7 @@ def _ensemble_forecast(
     for i, (key, index) in enumerate(zip(keys, order, strict=True)):
         some = Belief(beliefs.mean[index], beliefs.covariance[index])
         values = np.asarray(forecast_ensemble(model, some, longest, members, key=key), np.float64)
-        away = np.logical_or.accumulate(~(np.abs(values) < DIVERGENCE_BOUND).all(axis=3), axis=2)
+        away = mask_diverged(values)
         diverged += int(away[:, : S - i * chunk, -1].sum())
         gone = away[:, :, steps, None]
         kept, count = np.where(gone, 0.0, values[:, :, steps]), (~gone).sum(axis=0)

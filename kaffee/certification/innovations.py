@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -14,10 +12,10 @@ from scipy.special import chdtrc, chdtri, ndtr, ndtri
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
 from kaffee.errors import DataError
-from kaffee.filtering.gated import Row, Track, advance, before_the_first_row, open_gate
-from kaffee.filtering.gaussian import Belief, innovate
-from kaffee.filtering.recursion import Recursion, predict
-from kaffee.filtering.sweep import time_first
+from kaffee.filtering.gated import Assimilation, Row, make_gate, summarise
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.recursion import Recursion
+from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
 from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
 from kaffee.model.statespace import StateSpaceModel
 
@@ -98,27 +96,9 @@ def choose_starts(series: Series, count: int) -> Starts:
     return Starts(table[:, 0], table[:, 1])
 
 
-@eqx.filter_jit
-def _sweep(
-    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], slots: Int[Array, "T R"], kept: Belief
-) -> tuple[Row, Float[Array, "T R N"], Belief]:
-    Gamma, Lambda = model.shell.process_variance(), model.shell.observation_variance()
-
-    def body(carry: tuple[Track, Belief], now: tuple[Array, Array]) -> tuple[tuple[Track, Belief], tuple[Row, Array]]:
-        (track, kept), (x, slot) = carry, now
-        after, row = advance(model, recursion, open_gate(), track, x)
-        # As inside `advance`; the compiler sees both and computes one.
-        predicted = predict(model.core, Gamma, track.belief, transport=recursion.transport)
-        clean = jnp.where(row.accepted, x, 0.0)
-        whitened = innovate(predicted, clean, row.accepted, model.observation, Lambda).whitened
-        whitened = jnp.where(row.accepted & ~row.restarted[:, None], whitened, jnp.nan)
-        # A slot beyond the last is not a start, and dropped.
-        kept = jax.tree.map(lambda a, b: a.at[slot].set(b, mode="drop"), kept, after.belief)
-        return (after, kept), (row, whitened)
-
-    start = before_the_first_row(model, x.shape[1])
-    (_, kept), (rows, whitened) = jax.lax.scan(body, (start, kept), (x, slots))
-    return rows, whitened, kept
+def _keep_whitened(model: StateSpaceModel, now: Assimilation) -> tuple[Row, Float[Array, "R N"]]:
+    scored = now.accepted & ~now.restarted[:, None]
+    return summarise(model, now), jnp.where(scored, now.step.innovation.whitened, jnp.nan)
 
 
 def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) -> FilterPass:
@@ -130,14 +110,9 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
     """
     model = reconstruction.model
     standard = series.standardised(reconstruction.scaler)
-    x = time_first(standard, model.dtype)
-    count, M = len(starts.rows), model.latent_dim
-    slots = np.full(x.shape[:2], count)
-    slots[starts.rows, starts.recordings] = np.arange(count)
-    kept = Belief(jnp.zeros((count, M), model.dtype), jnp.zeros((count, M, M), model.dtype))
-    rows, whitened, beliefs = _sweep(model, reconstruction.filter, x, jnp.asarray(slots, jnp.int32), kept)
-    found: Any = jax.tree.map(np.asarray, (rows, whitened))
-    each = [jax.tree.map(lambda a, r=r, T=T: a[:T, r], found) for r, T in enumerate(series.lengths)]
+    x = batch_recordings(standard, model.dtype)
+    found = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=_keep_whitened, starts=starts)
+    each = split_recordings(found.rows, series.lengths)
     return FilterPass(
         reconstruction=reconstruction,
         series=series,
@@ -145,7 +120,7 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
         rows=tuple(row for row, _ in each),
         whitened=tuple(np.asarray(y, np.float64) for _, y in each),
         starts=starts,
-        beliefs=beliefs,
+        beliefs=found.beliefs,
         warm_up=warm_up_of(series),
     )
 

@@ -57,7 +57,7 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     from kaffee.fitting.initial_core import core_option, own_core
     from kaffee.fitting.pipeline import fit
     from kaffee.fitting.run import RunFolder, Source, check_unchanged, load_source, title_of
-    from kaffee.inference.matching import matched
+    from kaffee.inference.matching import match_series
 
     folder = RunFolder(run)
     settings, record = folder.settings(), folder.record()
@@ -75,7 +75,7 @@ def finished_fit(run: Path, core: str | None = None, *, on: list[str] | None = N
     title = title_of(source)
     if not on:
         return FinishedFit(run, found, loaded, title)
-    test = matched(found.fitted.reconstruction, _read_like(source, on))
+    test = match_series(found.fitted.reconstruction, _read_like(source, on))
     name = Path(on[0]).stem + (f"-and-{len(on) - 1}-more" if len(on) > 1 else "")
     return FinishedFit(
         place_for(run / f"on-{name}", test.fingerprint),

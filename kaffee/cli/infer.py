@@ -1,39 +1,28 @@
-"""`kaffee filter`, `kaffee smooth` and `kaffee impute`: recordings seen through a trained model."""
+"""The commands that use a trained model: `kaffee filter`, `smooth`, `impute`, `forecast` and `run-free`."""
 
+import json as json_module
+import os
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli import forecast
-from kaffee.cli import options as recordings
-from kaffee.cli.options import (
-    AnyStep,
-    Columns,
-    Files,
-    Json,
-    Latent,
-    Output,
-    OwnCore,
-    Quantiles,
-    RecordingColumn,
-    Run,
-    TimeColumn,
-    TimeTolerance,
-)
+from kaffee.cli import options
+from kaffee.cli.options import Json, OwnCore, Reading, Run, write_table
+
+if TYPE_CHECKING:
+    from kaffee.checkpoint.reconstruction import Reconstruction
+    from kaffee.data.series import Series
+
+DIVERGED = BROKEN_LINES = 3
+"""Exit codes of results that are there, but not as they should be."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands that use a trained model."""
-    app.command("filter")(filter_)
-    app.command("smooth")(smooth)
-    app.command("impute")(impute)
-    app.command("forecast")(forecast.forecast)
-    app.command("run-free")(forecast.run_free)
-
-
+@options.with_groups
 def filter_(
     run: Run,
+    *,
     files: Annotated[list[str] | None, typer.Argument(help="Files, each with one or more recordings.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")
@@ -43,16 +32,12 @@ def filter_(
         float | None, typer.Option(help="Reject readings beyond this chi-square quantile, such as 0.9999.")
     ] = None,
     patience: Annotated[int, typer.Option(min=1, help="Rejections in a row after which a column is believed.")] = 10,
-    columns: Columns = None,
-    time_column: TimeColumn = None,
-    recording_column: RecordingColumn = None,
-    time_tolerance: TimeTolerance = None,
-    any_step: AnyStep = False,
+    reading: Reading,
     quantiles: Annotated[
         str | None,
         typer.Option(help="Quantile levels, separated by commas.", show_default="0.05,0.95; none with --follow"),
     ] = None,
-    latent: Latent = False,
+    latent: options.Latent = False,
     state: Annotated[
         Path | None, typer.Option(help="With --follow: go on from the state in this folder, if any, and save it there.")
     ] = None,
@@ -74,56 +59,96 @@ def filter_(
     """
     from kaffee.errors import ConfigError
 
+    believed = {"gate": gate, "patience": patience}
     if follow:
         if files or output is not None:
             raise ConfigError("--follow reads standard input and writes standard output; leave out files and -o.")
-        from kaffee.cli.follow import follow_input
-
-        if columns is not None or recording_column is not None or latent:
+        if reading.columns is not None or reading.recording_column is not None or latent:
             raise ConfigError("--columns, --recording-column and --latent are for files; leave them out with --follow.")
-        how: dict[str, Any] = {"skip_broken": skip_broken, "any_step": any_step, "time_column": time_column}
-        if time_column == "none":
-            how |= {"any_step": True, "time_column": None}
-        how["levels"] = () if quantiles is None else recordings.levels_of(quantiles)
-        follow_input(run, core, gate=gate, patience=patience, state=state, json=json, **how)
+        untimed = reading.time_column == "none"
+        how: dict[str, Any] = {"skip_broken": skip_broken, "any_step": reading.any_step or untimed}
+        how |= {
+            "time_column": None if untimed else reading.time_column,
+            "levels": options.parse_levels(quantiles or ""),
+        }
+        _filter_stream(run, core, believed, state, how, json=json)
         return
     if not files or output is None:
         raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
     if state is not None or skip_broken:
         raise ConfigError("--state and --skip-broken belong to --follow.")
-    from kaffee.data.columns import BAND
+    _filter_files(run, files, output, reading, believed, quantiles, core, latent=latent, json=json)
+
+
+def _filter_files(
+    run: Path,
+    files: list[str],
+    output: Path,
+    reading: Reading,
+    believed: dict[str, Any],
+    quantiles: str | None,
+    core: str | None,
+    *,
+    latent: bool,
+    json: bool,
+) -> None:
+    from kaffee.errors import DataError
     from kaffee.inference.recordings import filter_recordings
 
-    recordings.check_output(output, files)
-    levels = BAND if quantiles is None else recordings.levels_of(quantiles)
-    model = recordings.model_at(run, core)
-    series = recordings.read_recordings(model, files, columns, time_column, recording_column, time_tolerance)
-    found = filter_recordings(model, series, gate=gate, patience=patience, any_step=any_step)
+    levels = None if quantiles is None else options.parse_levels(quantiles)
+    model, series = _open(run, files, output, reading, core)
+    if max(series.lengths) < 2:
+        raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
+    found = filter_recordings(model, series, **believed, any_step=reading.any_step)
     facts = found.describe()
     per_entry = facts["log_likelihood_per_entry"]
     sentence = "no reading to score" if per_entry is None else f"log-likelihood {per_entry:.4f} per reading"
-    recordings.write_table(found.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
+    write_table(found.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
     if facts["rejected"]:
-        typer.echo(f"{facts['rejected']} readings were rejected", err=True)
+        _warn(f"{facts['rejected']} readings were rejected")
     if facts["restarts"]:
-        typer.echo(
+        _warn(
             f"warning: the belief was lost {facts['restarts']} times, in gaps longer than the model can bridge, and "
-            "started anew",
-            err=True,
+            "started anew"
         )
 
 
+def _filter_stream(
+    run: Path, core: str | None, believed: dict[str, Any], state: Path | None, how: dict[str, Any], *, json: bool
+) -> None:
+    """Filter standard input until it ends, the reader of the output leaves, or Ctrl-C; all three are a good end."""
+    from kaffee.inference.online import OnlineFilter
+    from kaffee.inference.stream import Interruptible, follow
+
+    online = OnlineFilter(options.load_model(run, core), **believed)
+    if state is not None and (state / "online.json").exists():
+        online.restore(state)
+        if believed["gate"] is not None:
+            online.set_gate(**believed)
+    with Interruptible(sys.stdin.buffer) as source:
+        found = follow(online, source, sys.stdout, _warn, **how)
+    if found.closed:
+        # Python flushes standard output once more at its end, and would complain of the closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if state is not None:
+        online.save(state)
+    facts = vars(found)
+    if json:
+        _warn(json_module.dumps(facts))
+    elif found.broken or found.rejected or found.restarts or found.skipped:
+        _warn(", ".join(f"{name}: {facts[name]}" for name in ("lines", "broken", "skipped", "rejected", "restarts")))
+    if found.broken:
+        raise typer.Exit(BROKEN_LINES)
+
+
+@options.with_groups
 def smooth(
     run: Run,
-    files: Files,
-    output: Output,
-    columns: Columns = None,
-    time_column: TimeColumn = None,
-    recording_column: RecordingColumn = None,
-    time_tolerance: TimeTolerance = None,
-    any_step: AnyStep = False,
-    quantiles: Quantiles = "0.05,0.95",
-    latent: Latent = False,
+    files: options.Files,
+    output: options.Output,
+    reading: Reading,
+    quantiles: options.Quantiles = "0.05,0.95",
+    latent: options.Latent = False,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -131,27 +156,22 @@ def smooth(
 
     Columns for each coordinate x: x_mean, x_std and quantiles of the signal, without observation noise.
     """
-    from kaffee.inference.recordings import smooth as smooth_recordings
+    from kaffee.inference import recordings
 
-    recordings.check_output(output, files)
-    levels = recordings.levels_of(quantiles)
-    model = recordings.model_at(run, core)
-    series = recordings.read_recordings(model, files, columns, time_column, recording_column, time_tolerance)
-    found = smooth_recordings(model, series, any_step=any_step)
+    levels = options.parse_levels(quantiles)
+    model, series = _open(run, files, output, reading, core)
+    found = recordings.smooth(model, series, any_step=reading.any_step)
     table = found.to_series(levels, latent=latent)
-    recordings.write_table(table, output, found.describe(), json=json, sentence="given all readings")
+    write_table(table, output, found.describe(), json=json, sentence="given all readings")
 
 
+@options.with_groups
 def impute(
     run: Run,
-    files: Files,
-    output: Output,
-    columns: Columns = None,
-    time_column: TimeColumn = None,
-    recording_column: RecordingColumn = None,
-    time_tolerance: TimeTolerance = None,
-    any_step: AnyStep = False,
-    quantiles: Quantiles = "0.05,0.95",
+    files: options.Files,
+    output: options.Output,
+    reading: Reading,
+    quantiles: options.Quantiles = "0.05,0.95",
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -159,13 +179,99 @@ def impute(
 
     Columns for each coordinate x: x itself, x_std and quantiles. Recorded readings stay as they are, with x_std 0.
     """
-    from kaffee.inference.recordings import impute as impute_recordings
+    from kaffee.inference import recordings
 
-    recordings.check_output(output, files)
-    levels = recordings.levels_of(quantiles)
-    model = recordings.model_at(run, core)
-    series = recordings.read_recordings(model, files, columns, time_column, recording_column, time_tolerance)
-    found = impute_recordings(model, series, any_step=any_step)
+    levels = options.parse_levels(quantiles)
+    model, series = _open(run, files, output, reading, core)
+    found = recordings.impute(model, series, any_step=reading.any_step)
     facts = found.describe()
     sentence = f"{facts['imputed']} readings imputed ({100 * facts['imputed_fraction']:.1f} %)"
-    recordings.write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
+    write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
+
+
+@options.with_groups
+def forecast(
+    run: Run,
+    files: options.Files,
+    output: options.Output,
+    *,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to forecast.")] = 100,
+    at: Annotated[
+        str | None, typer.Option(help="Start after this time (number, or ISO 8601) instead of the last row.")
+    ] = None,
+    members: Annotated[int, typer.Option(min=2, help="Size of the ensemble.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the ensemble.")] = 0,
+    observation_noise: Annotated[bool, typer.Option(help="Forecast readings, or the signal behind them.")] = True,
+    reading: Reading,
+    quantiles: options.Quantiles = "0.05,0.5,0.95",
+    core: OwnCore = None,
+    json: Json = False,
+) -> None:
+    """Forecast recordings: an ensemble from the filtered belief at the end of each, or at a given time.
+
+    Columns for each coordinate x: x_mean, x_std and quantiles of the ensemble.
+    """
+    from kaffee.inference import ensembles
+
+    levels, start = options.parse_levels(quantiles), None if at is None else _parse_time(at)
+    model, series = _open(run, files, output, reading, core)
+    sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
+    found = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
+    facts = {**found.describe(), "seed": seed, "observation_noise": observation_noise}
+    sentence = f"{members} members from {len(found)} recording{'s' * (len(found) > 1)}"
+    write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
+    if facts["diverged"]:
+        _warn(f"warning: {facts['diverged']} of {members * len(found)} members left the attractor and are left out")
+        raise typer.Exit(DIVERGED)
+
+
+def run_free(
+    run: Run,
+    output: options.Output,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to keep.")] = 10_000,
+    shell: Annotated[bool, typer.Option(help="Process and observation noise, or the bare core.")] = True,
+    core_noise: Annotated[bool, typer.Option(help="Noise inside the core, where it has any.")] = True,
+    runs: Annotated[int, typer.Option(min=1, help="How many runs.")] = 1,
+    transient: Annotated[int, typer.Option(min=0, help="Steps before the first that is kept.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of start and noise.")] = 0,
+    core: OwnCore = None,
+    json: Json = False,
+) -> None:
+    """Let a trained model run freely, in the units of its data; `kaffee simulate` does the same for a true system."""
+    from kaffee.inference.ensembles import simulate
+
+    options.check_output(output)
+    model = options.load_model(run, core)
+    found = simulate(model, steps, shell=shell, core_noise=core_noise, runs=runs, transient=transient, seed=seed)
+    facts = {**found.describe(), "seed": seed, "shell": shell}
+    write_table(found.to_series(), output, facts, json=json, sentence=facts["divergence"])
+    if any(facts["diverged_at"]):
+        raise typer.Exit(DIVERGED)
+
+
+def _open(
+    run: Path, files: list[str], output: Path, reading: Reading, core: str | None
+) -> tuple["Reconstruction", "Series"]:
+    """Load the model and read the recordings, once it is clear that the output can be written."""
+    options.check_output(output, files)
+    model = options.load_model(run, core)
+    return model, reading.read(model, files)
+
+
+def _parse_time(text: str) -> float:
+    """Read a time that was typed, in the unit of a recording's times."""
+    from kaffee.data.timeaxis import seconds
+    from kaffee.errors import ConfigError, DataError
+
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return float(seconds([text], lambda row: "--at", "time")[0])
+    except DataError:
+        raise ConfigError(f"--at {text}: neither a number nor an ISO 8601 time such as 2024-05-31T12:00:00.") from None
+
+
+def _warn(sentence: str) -> None:
+    typer.echo(sentence, err=True)

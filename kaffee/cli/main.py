@@ -8,9 +8,8 @@ from typing import Any
 
 import typer
 
-from kaffee.cli import about, adapt, diagnose, dpc, fit, models, quickstart, zeroshot
+from kaffee.cli import about, adapt, diagnose, dpc, fit, infer, models, quickstart, zeroshot
 from kaffee.cli import certify as report
-from kaffee.cli import infer as inference
 from kaffee.cli import simulate as systems
 from kaffee.errors import KaffeeError
 
@@ -61,7 +60,11 @@ app.command("fit")(fit.fit)
 app.command("resume")(fit.resume)
 app.command("report")(report.report)
 app.command("compare")(report.compare)
-inference.add_to(app)
+app.command("filter")(infer.filter_)
+app.command("smooth")(infer.smooth)
+app.command("impute")(infer.impute)
+app.command("forecast")(infer.forecast)
+app.command("run-free")(infer.run_free)
 app.command("dpc")(dpc.dpc)
 app.command("diagnose")(diagnose.diagnose)
 app.command("adapt")(adapt.adapt)

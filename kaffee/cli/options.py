@@ -1,8 +1,10 @@
-"""What the commands on recordings share: a model, files in, a table out."""
+"""What commands on recordings share: options, a model and files in, a table out."""
 
+import inspect
 import json as json_module
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +35,65 @@ OwnCore = Annotated[
 ]
 
 
-def model_at(run: Path, core: str | None = None) -> "Reconstruction":
-    """The model in a folder, or the fitted one of a run.
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options: a parameter whose type is a dataclass becomes an option for each field."""
+    signature = inspect.signature(command)
+    groups: dict[str, Any] = {
+        name: p.annotation for name, p in signature.parameters.items() if is_dataclass(p.annotation)
+    }
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        group = groups.get(parameter.name)
+        parameters += [parameter] if group is None else inspect.signature(group).parameters.values()
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    options = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in options}
+    return run
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The options that say how recordings are read for a model."""
+
+    columns: Columns = None
+    time_column: TimeColumn = None
+    recording_column: RecordingColumn = None
+    time_tolerance: TimeTolerance = None
+    any_step: AnyStep = False
+
+    def read(self, reconstruction: "Reconstruction", files: list[str]) -> "Series":
+        """Read the recordings in files; columns that are named take the place of the model's."""
+        from kaffee.data.reading import read_series
+        from kaffee.errors import DataError
+        from kaffee.inference.matching import model_columns
+
+        options = reading_options(self.time_column, self.recording_column, self.time_tolerance)
+        wanted = model_columns(reconstruction)
+        if self.columns is None:
+            return read_series(files, **options)
+        names = [name.strip() for name in self.columns.split(",")]
+        if len(names) != len(wanted):
+            raise DataError(f"--columns names {len(names)} columns; the model has {len(wanted)}: {', '.join(wanted)}.")
+        return replace(read_series(files, columns=names, **options), columns=wanted)
+
+
+def reading_options(
+    time_column: str | None, recording_column: str | None, time_tolerance: float | None
+) -> dict[str, Any]:
+    """Collect the options of `read_series` that were given."""
+    options = {"time_column": time_column, "recording_column": recording_column, "time_tolerance": time_tolerance}
+    return {key: value != "none" and value for key, value in options.items() if value is not None}
+
+
+def load_model(run: Path, core: str | None = None) -> "Reconstruction":
+    """Load the model in a folder, or the fitted one of a run.
 
     Args:
         core: Where the user's own core is built; a folder cannot name code that would be run.
@@ -49,37 +108,6 @@ def model_at(run: Path, core: str | None = None) -> "Reconstruction":
     if not (run / method / "model.json").exists():
         raise CheckpointError(f"{run} has no finished model yet. First: kaffee resume {run}")
     return load_with(run / method, core)
-
-
-def reading_options(
-    time_column: str | None, recording_column: str | None, time_tolerance: float | None
-) -> dict[str, Any]:
-    """Those of `read_series` that were given."""
-    options = {"time_column": time_column, "recording_column": recording_column, "time_tolerance": time_tolerance}
-    return {key: value != "none" and value for key, value in options.items() if value is not None}
-
-
-def read_recordings(
-    reconstruction: "Reconstruction",
-    files: list[str],
-    columns: str | None,
-    time_column: str | None,
-    recording_column: str | None,
-    time_tolerance: float | None,
-) -> "Series":
-    """The recordings in files; columns that are named take the place of the model's."""
-    from kaffee.data.reading import read_series
-    from kaffee.errors import DataError
-    from kaffee.inference.matching import model_columns
-
-    options = reading_options(time_column, recording_column, time_tolerance)
-    wanted = model_columns(reconstruction)
-    if columns is None:
-        return read_series(files, **options)
-    names = [name.strip() for name in columns.split(",")]
-    if len(names) != len(wanted):
-        raise DataError(f"--columns names {len(names)} columns; the model has {len(wanted)}: {', '.join(wanted)}.")
-    return replace(read_series(files, columns=names, **options), columns=wanted)
 
 
 def check_output(output: Path, inputs: Sequence[str] = ()) -> None:
@@ -99,10 +127,10 @@ def check_output(output: Path, inputs: Sequence[str] = ()) -> None:
             raise ConfigError(f"-o {output} would overwrite {path}, which is read. Choose another name with -o.")
 
 
-def levels_of(quantiles: str) -> tuple[float, ...]:
-    """Quantile levels from what was typed."""
-    from kaffee.data.columns import check_levels
+def parse_levels(quantiles: str) -> tuple[float, ...]:
+    """Read the quantile levels that were typed."""
     from kaffee.errors import ConfigError
+    from kaffee.inference.results import check_levels
 
     try:
         levels = [float(level) for level in quantiles.split(",") if level.strip()]

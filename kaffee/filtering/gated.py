@@ -1,7 +1,7 @@
-"""The step that all inference takes: `kaffee.filtering.recursion.step` between a gate before it and a restart after it.
+"""The filter of all inference: the recursion between a gate before each update and a restart after it.
 
-Batch filter, smoother, forecasts and the online filter all call `advance`, so that they agree by construction. For
-plausible readings and a belief that is not lost it is the recursion of training, and nothing else.
+Batch filter, smoother, forecasts, certificate and online filter all call `advance`, so that they agree by construction.
+For plausible readings and a belief that is not lost it is the recursion of training, and nothing else.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from kaffee.data.validation import check_count
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import dynamics_of, initial_belief
-from kaffee.filtering.recursion import Recursion, predict, step
+from kaffee.filtering.recursion import Recursion, Step, predict, update
 from kaffee.model.observation import ObservationMap
 from kaffee.model.statespace import StateSpaceModel
 
@@ -29,7 +29,7 @@ class Gate(NamedTuple):
     """Which readings are believed: the validation gate of target tracking (Bar-Shalom et al. 2001, section 2.3).
 
     Attributes:
-        threshold: A reading with v_i^2 / Omega_ii beyond it is rejected; infinite: none is.
+        threshold: A reading with v_i^2 / Omega_ii beyond it is rejected; infinite: only absurd readings are.
         patience: After so many rejections of a coordinate in a row its next reading is believed: then it is more likely
             that the belief is wrong.
     """
@@ -39,7 +39,7 @@ class Gate(NamedTuple):
 
 
 class Track(NamedTuple):
-    """All that is carried from row to row.
+    """The state that the filter carries from row to row.
 
     Attributes:
         started: Whether a first row was seen; it anchors the belief and is not scored.
@@ -51,8 +51,29 @@ class Track(NamedTuple):
     rejections: Int[Array, "W N"]
 
 
+class Assimilation(NamedTuple):
+    """Everything that one row does to a batch of tracks.
+
+    Attributes:
+        previous: The belief before this row.
+        step: What the recursion computed.
+        belief: The belief after this row: that of the step, or a restart.
+        accepted, rejected: Which entries were used, and which were read but not believed.
+        restarted: Whether the belief starts again at this row: the first one, or after the belief was lost.
+        fault: Code of `kaffee.filtering.outcome`: what was not finite, if that is why.
+    """
+
+    previous: Belief
+    step: Step
+    belief: Belief
+    accepted: Bool[Array, "W N"]
+    rejected: Bool[Array, "W N"]
+    restarted: Bool[Array, " W"]
+    fault: Int[Array, " W"]
+
+
 class Row(NamedTuple):
-    """What one row gives, in standardised coordinates.
+    """The moments at one row, in standardised coordinates.
 
     Attributes:
         state_mean, state_std: Of z given all readings up to this row.
@@ -61,9 +82,7 @@ class Row(NamedTuple):
         reading_mean, reading_std: Of the reading x = B z + noise given those before it; NaN at a (re)start.
         nll: -log p of the accepted entries given all earlier ones; NaN at a (re)start.
         nis: v' Omega^-1 v, with as many degrees of freedom as entries were accepted; NaN at a (re)start.
-        accepted, rejected: Which entries were used, and which were there but not believed.
-        restarted: Whether the belief starts anew at this row: the first one, or a belief that was lost.
-        fault: Index in `recursion.QUANTITIES`: what was not finite, if that is why.
+        accepted, rejected, restarted, fault: As in `Assimilation`.
     """
 
     state_mean: Float[Array, "W M"]
@@ -82,110 +101,121 @@ class Row(NamedTuple):
     fault: Int[Array, " W"]
 
 
-def open_gate() -> Gate:
-    """The gate that lets every plausible reading pass."""
-    return Gate(jnp.asarray(jnp.inf, jnp.float32), jnp.asarray(0, jnp.int32))
+def make_gate(quantile: float | None = None, patience: int = 10) -> Gate:
+    """Reject a reading if v_i^2 / Omega_ii exceeds this quantile of chi-square with one degree of freedom.
+
+    Args:
+        quantile: Such as 0.9999, one good reading in ten thousand lost; None: reject only absurd readings.
+        patience: Rejections in a row after which a coordinate is believed again.
+
+    >>> round(float(make_gate(0.95).threshold), 3)
+    3.841
+    """
+    patience = check_count("patience", patience, 1)
+    if quantile is None:
+        return Gate(jnp.asarray(jnp.inf, jnp.float32), jnp.asarray(0, jnp.int32))
+    if not 0.0 < quantile < 1.0:
+        raise ConfigError(f"The gate is a quantile between 0 and 1, such as 0.9999; not {quantile:g}.")
+    return Gate(jnp.asarray(chdtri(1.0, 1.0 - quantile), jnp.float32), jnp.asarray(patience, jnp.int32))
 
 
-def before_the_first_row(model: StateSpaceModel, num_tracks: int) -> Track:
-    """A track that has not seen anything; its belief is a placeholder."""
+def new_track(model: StateSpaceModel, num_tracks: int) -> Track:
+    """Make tracks that have not seen anything; their belief is a placeholder."""
     M, N = model.latent_dim, model.num_observed
-    belief = Belief(
-        jnp.zeros((num_tracks, M), model.dtype), jnp.broadcast_to(jnp.eye(M, dtype=model.dtype), (num_tracks, M, M))
-    )
+    covariance = jnp.broadcast_to(jnp.eye(M, dtype=model.dtype), (num_tracks, M, M))
+    belief = Belief(jnp.zeros((num_tracks, M), model.dtype), covariance)
     return Track(belief, jnp.zeros(num_tracks, bool), jnp.zeros((num_tracks, N), jnp.int32))
 
 
-def signal_variance(observation: ObservationMap, covariance: Float[Array, "W M M"]) -> Float[Array, "W N"]:
-    """The diagonal of B P B'."""
-    return variances(observation.columns(observation.rows(covariance)))
+def anchor(model: StateSpaceModel, x: Float[Array, "W N"], seen: Bool[Array, "W N"]) -> Belief:
+    """Start a belief at a row, as in training: N(embed(x), Gamma), with the data's variance where nothing was read."""
+    return initial_belief(model, model.embed(jnp.where(seen, x, 0.0)), anchored=seen)
 
 
 def variances(covariance: Float[Array, "W K K"]) -> Float[Array, "W K"]:
-    """The diagonal; rounding may leave what is zero in exact arithmetic a hair below."""
+    """Take the diagonal; rounding may leave what is zero in exact arithmetic a hair below."""
     return jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
 
 
-def advance(
-    model: StateSpaceModel, recursion: Recursion, gate: Gate, track: Track, x: Float[Array, "W N"]
-) -> tuple[Track, Row]:
-    """One row of readings for a batch of tracks; NaN is missing.
-
-    The first row anchors the belief as in training: N(embed(x), Gamma), with the variance of the data where nothing was
-    read. The belief restarts in the same way when it is lost: a quantity is not finite, or nothing is read and the
-    prediction is ten times as wide as data and noise (an EKF covariance grows as exp(2 lambda t) in a gap, without the
-    bound that the attractor sets).
-    """
-    observation, dynamics = model.observation, dynamics_of(model, track.belief)
-    Gamma, Lambda = dynamics.process_variance, dynamics.observation_variance
-    # The same prediction as inside `step`, which the compiler sees and computes once.
-    predicted = predict(model.core, Gamma, track.belief, transport=recursion.transport)
-    predicted_signal = signal_variance(observation, predicted.covariance)
-    residual = x - observation.observe(predicted.mean)
-    finite = jnp.isfinite(jnp.sum(predicted.mean, axis=1) + jnp.sum(predicted_signal, axis=1))
-    usable = (track.started & finite)[:, None]
-
-    present = ~jnp.isnan(x)
-    plausible = jnp.isfinite(x) & (jnp.abs(x) < ABSURD)
-    within = residual**2 <= gate.threshold.astype(x.dtype) * (predicted_signal + Lambda)
-    believed = within | (track.rejections >= gate.patience) | ~usable
-    accepted = present & plausible & believed
-    clean = jnp.where(accepted, x, 0.0)
-
-    now = step(recursion, dynamics, observation, track.belief, clean, accepted)
-    widest = LOST**2 * (1.0 + signal_variance(observation, jnp.diag(Gamma)) + Lambda)
-    adrift = jnp.any(predicted_signal > widest, axis=1) & ~jnp.any(accepted, axis=1)
-    fault = jnp.where(track.started, now.fault, 0)
-    restarted = ~track.started | (fault > 0) | adrift
-    anchor = initial_belief(model, model.embed(clean), anchored=accepted)
-    belief = jax.tree.map(lambda a, b: choose(restarted, a, b), anchor, now.filtered)
-
-    def scored(value: Array) -> Array:
-        return choose(restarted, jnp.full_like(value, jnp.nan), value)
-
-    row = Row(
-        state_mean=belief.mean,
-        state_std=jnp.sqrt(variances(belief.covariance)),
-        predicted_state_mean=scored(now.predicted.mean),
-        predicted_state_std=scored(jnp.sqrt(variances(now.predicted.covariance))),
-        signal_mean=observation.observe(belief.mean),
-        signal_std=jnp.sqrt(signal_variance(observation, belief.covariance)),
-        reading_mean=scored(observation.observe(now.predicted.mean)),
-        reading_std=scored(jnp.sqrt(predicted_signal + Lambda)),
-        nll=scored(now.innovation.nll),
-        nis=scored(jnp.sum(now.innovation.whitened**2, axis=1)),
-        accepted=accepted,
-        rejected=present & ~accepted,
-        restarted=restarted,
-        fault=fault,
-    )
-    rejections = jnp.where(present, jnp.where(accepted, 0, track.rejections + 1), track.rejections)
-    return Track(belief, jnp.ones_like(track.started), rejections), row
+def signal_variance(observation: ObservationMap, covariance: Float[Array, "W M M"]) -> Float[Array, "W N"]:
+    """Take the diagonal of B P B'."""
+    return variances(observation.columns(observation.rows(covariance)))
 
 
 def choose(
     condition: Bool[Array, " W"], yes: Float[Array, "W ..."], no: Float[Array, "W ..."]
 ) -> Float[Array, "W ..."]:
-    """`where` along the batch axis."""
+    """Apply `where` along the batch axis."""
     return jnp.where(condition.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
 
 
-# The gate from what people say: a chi-square quantile and a patience.
+def advance(
+    model: StateSpaceModel,
+    recursion: Recursion,
+    gate: Gate | None,
+    track: Track,
+    x: Float[Array, "W N"],
+    noise: Float[Array, "W K"] | None = None,
+) -> tuple[Track, Assimilation]:
+    """Filter one row of readings for a batch of tracks; NaN is missing.
 
-
-def gate_of(quantile: float | None, patience: int = 10) -> Gate:
-    """Reject a reading if v_i^2 / Omega_ii exceeds this quantile of chi-square with one degree of freedom.
+    The first row anchors the belief. The belief restarts in the same way when it is lost: a quantity is not finite, or
+    nothing is read and the prediction is ten times as wide as data and noise (an EKF covariance grows as exp(2 lambda
+    t) in a gap, without the bound that the attractor sets).
 
     Args:
-        quantile: Such as 0.9999, one good reading in ten thousand lost; None for no gate.
-        patience: Rejections in a row after which a coordinate is believed again.
-
-    >>> round(float(gate_of(0.95).threshold), 3)
-    3.841
+        gate: None for the bare recursion: every reading is believed, and nothing restarts.
+        noise: The realisation of the core's internal noise; None for none of it.
     """
-    patience = check_count("patience", patience, 1)
-    if quantile is None:
-        return open_gate()
-    if not 0.0 < quantile < 1.0:
-        raise ConfigError(f"The gate is a quantile between 0 and 1, such as 0.9999; not {quantile:g}.")
-    return Gate(jnp.asarray(chdtri(1.0, 1.0 - quantile), jnp.float32), jnp.asarray(patience, jnp.int32))
+    observation, dynamics = model.observation, dynamics_of(model, track.belief)
+    Gamma, Lambda = dynamics.process_variance, dynamics.observation_variance
+    core = model.core if noise is None else model.core.with_noise(noise)
+    predicted = predict(core, Gamma, track.belief, transport=recursion.transport)
+    predicted_signal = signal_variance(observation, predicted.covariance)
+    present = ~jnp.isnan(x)
+    if gate is None:
+        accepted = present
+    else:
+        residual = x - observation.observe(predicted.mean)
+        finite = jnp.isfinite(jnp.sum(predicted.mean, axis=1) + jnp.sum(predicted_signal, axis=1))
+        within = residual**2 <= gate.threshold.astype(x.dtype) * (predicted_signal + Lambda)
+        believed = within | (track.rejections >= gate.patience) | ~(track.started & finite)[:, None]
+        accepted = present & jnp.isfinite(x) & (jnp.abs(x) < ABSURD) & believed
+    now = update(recursion, dynamics, observation, predicted, jnp.where(accepted, x, 0.0), accepted)
+    fault = jnp.where(track.started, now.fault, 0)
+    if gate is None:
+        belief, restarted = now.filtered, jnp.zeros_like(track.started)
+    else:
+        widest = LOST**2 * (1.0 + signal_variance(observation, jnp.diag(Gamma)) + Lambda)
+        adrift = jnp.any(predicted_signal > widest, axis=1) & ~jnp.any(accepted, axis=1)
+        restarted = ~track.started | (fault > 0) | adrift
+        belief = jax.tree.map(lambda a, b: choose(restarted, a, b), anchor(model, x, accepted), now.filtered)
+    rejections = jnp.where(present, jnp.where(accepted, 0, track.rejections + 1), track.rejections)
+    after = Track(belief, jnp.ones_like(track.started), rejections)
+    return after, Assimilation(track.belief, now, belief, accepted, present & ~accepted, restarted, fault)
+
+
+def summarise(model: StateSpaceModel, now: Assimilation) -> Row:
+    """Compute the moments of a row that was filtered."""
+    observation, predicted, belief = model.observation, now.step.predicted, now.belief
+    reading_variance = signal_variance(observation, predicted.covariance) + model.shell.observation_variance()
+
+    def scored(value: Array) -> Array:
+        return choose(now.restarted, jnp.full_like(value, jnp.nan), value)
+
+    return Row(
+        state_mean=belief.mean,
+        state_std=jnp.sqrt(variances(belief.covariance)),
+        predicted_state_mean=scored(predicted.mean),
+        predicted_state_std=scored(jnp.sqrt(variances(predicted.covariance))),
+        signal_mean=observation.observe(belief.mean),
+        signal_std=jnp.sqrt(signal_variance(observation, belief.covariance)),
+        reading_mean=scored(observation.observe(predicted.mean)),
+        reading_std=scored(jnp.sqrt(reading_variance)),
+        nll=scored(now.step.innovation.nll),
+        nis=scored(jnp.sum(now.step.innovation.whitened**2, axis=1)),
+        accepted=now.accepted,
+        rejected=now.rejected,
+        restarted=now.restarted,
+        fault=now.fault,
+    )

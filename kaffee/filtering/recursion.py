@@ -130,6 +130,18 @@ def step(
     """Predict, score and (unless switched off) assimilate one observation per window."""
     core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
     predicted = predict(core, dynamics.process_variance, belief, transport=recursion.transport)
+    return update(recursion, dynamics, observation, predicted, x, mask)
+
+
+def update(
+    recursion: Recursion,
+    dynamics: Dynamics,
+    observation: ObservationMap,
+    predicted: Belief,
+    x: Float[Array, "W N"],
+    mask: Bool[Array, "W N"],
+) -> Step:
+    """The part of a step after its prediction: score the observation and, if the recursion does, assimilate it."""
     innovation = innovate(predicted, x, mask, observation, dynamics.observation_variance)
     filtered = assimilate(predicted, innovation) if recursion.assimilate else predicted
     return Step(predicted, innovation, filtered, _fault_code(predicted, innovation))

@@ -1,4 +1,4 @@
-"""Free runs: the surrogate on its own, with the shell off (core) or on (stochastic)."""
+"""Propagation without observations: free runs and ensembles, with the shell off (core) or on (stochastic)."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.filtering.gaussian import Belief
 from kaffee.model.core import Core
@@ -30,57 +30,7 @@ class Rollout(NamedTuple):
     diverged_at: Int[Array, " S"]
 
 
-def _noise(
-    core: Core, key: Key[Array, ""] | None, t: Int[Array, ""], z: Float[Array, "S M"]
-) -> Float[Array, "S K"] | None:
-    """The core's internal noise of step t, if it has any."""
-    if key is None or core.noise_dim == 0:
-        return None
-    return jax.random.normal(jax.random.fold_in(key, t), (z.shape[0], core.noise_dim), z.dtype)
-
-
 @eqx.filter_jit
-def _free_run(
-    model: StateSpaceModel,
-    start: Float[Array, "S M"],
-    key: Key[Array, ""] | None,
-    core_key: Key[Array, ""] | None,
-    num_steps: int,
-    transient: int,
-    bound: float,
-) -> Rollout:
-    core: Core = model.core
-    process_std = jnp.sqrt(model.shell.process_variance())
-    observation_std = jnp.sqrt(model.shell.observation_variance())
-
-    def body(
-        carry: tuple[Array, Array], now: tuple[Array, Array | None]
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        (z, diverged_at), (t, eps) = carry, now
-        z = (core if eps is None else core.with_noise(eps)).predict_mean(z)
-        if key is None:
-            x = model.observation.observe(z)
-        else:
-            key_process, key_observation = jax.random.split(jax.random.fold_in(key, t))
-            z = z + process_std * jax.random.normal(key_process, z.shape, z.dtype)
-            x = model.observation.observe(z)
-            x = x + observation_std * jax.random.normal(key_observation, x.shape, x.dtype)
-        away = ~(jnp.max(jnp.abs(z), axis=1) < bound)
-        diverged_at = jnp.where((diverged_at == 0) & away, (t + 1).astype(jnp.int32), diverged_at)
-        return (z, diverged_at), (z, x)
-
-    def skip(t: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        return body(carry, (t, _noise(core, core_key, t, start)))[0]
-
-    carry = (start, jnp.zeros(start.shape[0], jnp.int32))
-    carry = jax.lax.fori_loop(0, transient, skip, carry)
-    # Drawn before the loop, where it is a vector operation; step by step it costs a fifth of a step of DynaMix.
-    steps = jnp.arange(transient, transient + num_steps)
-    noise = jax.vmap(lambda t: _noise(core, core_key, t, start))(steps)
-    (_, diverged_at), (states, xs) = jax.lax.scan(body, carry, (steps, noise))
-    return Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at)
-
-
 def free_run(
     model: StateSpaceModel,
     start: Float[Array, "S M"],
@@ -99,29 +49,26 @@ def free_run(
         transient: Steps that are run first and not kept; divergence within them counts.
         bound: Largest coordinate that still counts as on the attractor.
     """
-    return _free_run(model.exact(), start, key, core_key, num_steps, transient, bound)
+    model = model.exact()
 
+    def body(
+        carry: tuple[Array, Array], now: tuple[Array, Array | None]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        (z, diverged_at), (t, eps) = carry, now
+        z, x = _propagate(model, z, eps, None if key is None else jax.random.fold_in(key, t))
+        away = ~(jnp.max(jnp.abs(z), axis=1) < bound)
+        diverged_at = jnp.where((diverged_at == 0) & away, (t + 1).astype(jnp.int32), diverged_at)
+        return (z, diverged_at), (z, x)
 
-def core_key_of(core: Core, seed: int) -> Key[Array, ""] | None:
-    """The `core_key` of a seed; None for a core that draws no noise, so that no seed touches its runs."""
-    # Not key(seed) itself, which may draw the shell's noise.
-    return jax.random.fold_in(jax.random.key(seed), 1) if core.noise_dim else None
+    def draw(t: Array) -> Array | None:
+        return None if core_key is None else _draw_noise(model.core, jax.random.fold_in(core_key, t), start)
 
-
-def describe_divergence(diverged_at: Int[Array, " S"]) -> str:
-    """A sentence for people: how many runs left the attractor, and when first.
-
-    >>> describe_divergence(jnp.array([0, 17]))
-    '1 of 2 rollouts diverged, the first at step 17'
-    """
-    steps = np.asarray(diverged_at)
-    bad = steps[steps > 0]
-    if bad.size == 0:
-        return f"none of {steps.size} rollouts diverged"
-    return f"{bad.size} of {steps.size} rollouts diverged, the first at step {bad.min()}"
-
-
-# Ensemble forecasts: sampled rollouts of the shell-on surrogate from many starts.
+    carry = (start, jnp.zeros(start.shape[0], jnp.int32))
+    carry = jax.lax.fori_loop(0, transient, lambda t, carry: body(carry, (t, draw(t)))[0], carry)
+    # Drawn before the loop, where it is a vector operation; step by step it costs a fifth of a step of DynaMix.
+    steps = jnp.arange(transient, transient + num_steps)
+    (_, diverged_at), (states, xs) = jax.lax.scan(body, carry, (steps, jax.vmap(draw)(steps)))
+    return Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at)
 
 
 @eqx.filter_jit
@@ -134,7 +81,7 @@ def forecast_ensemble(
     key: Key[Array, ""],
     observation_noise: bool = True,
 ) -> Float[Array, "K S H N"]:
-    """Observations of `num_members` sampled trajectories for the `num_steps` after each start, standardised.
+    """Sample the observations of the `num_steps` after each start, standardised, in `num_members` trajectories.
 
     Every member draws process noise at each step and observation noise on its output, so that the ensemble's spread is
     that of a future observation.
@@ -143,37 +90,79 @@ def forecast_ensemble(
         start: Latent states (all members start there, as in the paper), or beliefs from which each member draws.
         observation_noise: Without it the spread is that of the signal B z, not of a reading of it.
     """
+    model = model.exact()
     key_start, key_path = jax.random.split(key)
     if isinstance(start, Belief):
         z = _sample_belief(start, num_members, key=key_start)
     else:
         z = jnp.broadcast_to(start, (num_members, *start.shape))
-    num_starts, M = z.shape[1:]
-    core = model.core.exact()
-    process_std = jnp.sqrt(model.shell.process_variance())
-    observation_std = jnp.sqrt(model.shell.observation_variance())
+    members_and_starts = z.shape[:2]
 
     def body(z: Array, key: Any) -> tuple[Array, Array]:
-        key_process, key_observation = jax.random.split(key)
-        flat = z.reshape(-1, M)
-        inner = core
-        if core.noise_dim:
-            key_core = jax.random.fold_in(key, 2)
-            inner = core.with_noise(jax.random.normal(key_core, (flat.shape[0], core.noise_dim), z.dtype))
-        z = inner.predict_mean(flat).reshape(z.shape)
-        z = z + process_std * jax.random.normal(key_process, z.shape, z.dtype)
-        x = model.observation.observe(z)
-        if not observation_noise:
-            return z, x
-        return z, x + observation_std * jax.random.normal(key_observation, x.shape, x.dtype)
+        eps = _draw_noise(model.core, jax.random.fold_in(key, 2), z)
+        return _propagate(model, z, eps, key, observation_noise=observation_noise)
 
-    _, xs = jax.lax.scan(body, z, jax.random.split(key_path, num_steps))
-    return jnp.moveaxis(xs, 0, 2).reshape(num_members, num_starts, num_steps, -1)
+    _, xs = jax.lax.scan(body, z.reshape(-1, z.shape[2]), jax.random.split(key_path, num_steps))
+    return jnp.moveaxis(xs.reshape(num_steps, *members_and_starts, -1), 0, 2)
+
+
+def _propagate(
+    model: StateSpaceModel,
+    z: Float[Array, "S M"],
+    eps: Float[Array, "S K"] | None,
+    key: Key[Array, ""] | None,
+    *,
+    observation_noise: bool = True,
+) -> tuple[Float[Array, "S M"], Float[Array, "S N"]]:
+    """Take one step: z' = F(z) + process noise, x = B z' + observation noise; no noise without a key."""
+    z = (model.core if eps is None else model.core.with_noise(eps)).predict_mean(z)
+    if key is None:
+        return z, model.observation.observe(z)
+    key_process, key_observation = jax.random.split(key)
+    z = z + jnp.sqrt(model.shell.process_variance()) * jax.random.normal(key_process, z.shape, z.dtype)
+    x = model.observation.observe(z)
+    if not observation_noise:
+        return z, x
+    noise = jax.random.normal(key_observation, x.shape, x.dtype)
+    return z, x + jnp.sqrt(model.shell.observation_variance()) * noise
+
+
+def _draw_noise(core: Core, key: Key[Array, ""], z: Float[Array, "S M"]) -> Float[Array, "S K"] | None:
+    """Draw the noise inside the core, if it has any."""
+    return jax.random.normal(key, (z.shape[0], core.noise_dim), z.dtype) if core.noise_dim else None
 
 
 def _sample_belief(belief: Belief, num_members: int, *, key: Key[Array, ""]) -> Float[Array, "K S M"]:
-    """Draws from N(mean, covariance); a root made of eigenvalues tolerates rounding below zero."""
+    """Draw from N(mean, covariance); a root made of eigenvalues tolerates rounding below zero."""
     values, vectors = jnp.linalg.eigh(belief.covariance)
     root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
     noise = jax.random.normal(key, (num_members, *belief.mean.shape), belief.mean.dtype)
     return belief.mean + jnp.einsum("sij,ksj->ksi", root, noise)
+
+
+def core_key_of(core: Core, seed: int) -> Key[Array, ""] | None:
+    """Make the `core_key` of a seed; None for a core that draws no noise, so that no seed touches its runs."""
+    # Not key(seed) itself, which may draw the shell's noise.
+    return jax.random.fold_in(jax.random.key(seed), 1) if core.noise_dim else None
+
+
+def mask_diverged(values: Float[np.ndarray, "*batch T N"]) -> Bool[np.ndarray, "*batch T"]:
+    """Mark every step of standardised runs from the first one that is non-finite or beyond the bound.
+
+    >>> mask_diverged(np.array([[1.0], [2e3], [0.0]])).tolist()
+    [False, True, True]
+    """
+    return np.logical_or.accumulate(~(np.abs(values) < DIVERGENCE_BOUND).all(axis=-1), axis=-1)
+
+
+def describe_divergence(diverged_at: Int[Array, " S"]) -> str:
+    """Say how many runs left the attractor, and when first.
+
+    >>> describe_divergence(jnp.array([0, 17]))
+    '1 of 2 rollouts diverged, the first at step 17'
+    """
+    steps = np.asarray(diverged_at)
+    bad = steps[steps > 0]
+    if bad.size == 0:
+        return f"none of {steps.size} rollouts diverged"
+    return f"{bad.size} of {steps.size} rollouts diverged, the first at step {bad.min()}"

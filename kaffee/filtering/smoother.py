@@ -1,5 +1,6 @@
 """The backward pass: a Rauch-Tung-Striebel smoother around the linearisations of the filter."""
 
+from math import isqrt
 from typing import NamedTuple
 
 import equinox as eqx
@@ -8,15 +9,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from kaffee.filtering.gated import Track, advance, before_the_first_row, choose, open_gate, signal_variance, variances
+from kaffee.filtering.gated import Track, advance, choose, make_gate, new_track, signal_variance, variances
 from kaffee.filtering.gaussian import Belief, relative_jitter
 from kaffee.filtering.recursion import Recursion, predict
-from kaffee.filtering.sweep import in_segments
 from kaffee.model.statespace import StateSpaceModel
 
 
 class SmoothedRow(NamedTuple):
-    """Given all readings of the recording, in standardised coordinates: the state z, and the signal B z."""
+    """Moments given all readings of the recording, in standardised coordinates: of the state z and the signal B z."""
 
     state_mean: Float[Array, "T R M"]
     state_std: Float[Array, "T R M"]
@@ -24,8 +24,49 @@ class SmoothedRow(NamedTuple):
     signal_std: Float[Array, "T R N"]
 
 
-def smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief, later: Belief) -> Belief:
-    """The smoothed belief of row t from its filtered one and the smoothed one of row t + 1.
+@eqx.filter_jit
+def smooth_rows(
+    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], lengths: Int[Array, " R"]
+) -> SmoothedRow:
+    """Smooth every row of every recording given all of it.
+
+    Beliefs are kept at the start of segments only and recomputed within each on the way back: memory O(sqrt(T) M^2)
+    for twice the filter's time. Nothing flows back over a restart, nor from the rows that fill up short recordings.
+    """
+    segments = _cut_into_segments(x)
+    K, S = segments.shape[:2]
+    numbers = jnp.arange(K * S).reshape(K, S)
+
+    def forward(track: Track, row: Array) -> tuple[Track, tuple[Belief, Bool[Array, " R"]]]:
+        after, now = advance(model, recursion, make_gate(), track, row)
+        return after, (now.previous, now.restarted)
+
+    def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, SmoothedRow]:
+        earlier, restarted, number = inputs
+        smoothed = _smooth_back(model, recursion, earlier, later)
+        finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(variances(smoothed.covariance), axis=1))
+        connected = ~restarted & (number < lengths) & finite
+        belief = jax.tree.map(lambda a, b: choose(connected, a, b), smoothed, earlier)
+        return belief, _moments(model, belief)
+
+    def start_segment(track: Track, rows: Array) -> tuple[Track, Track]:
+        return lax.scan(forward, track, rows)[0], track
+
+    def smooth_segment(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, SmoothedRow]:
+        track, rows, number = inputs
+        before = lax.scan(forward, track, rows)[1]
+        return lax.scan(backward, later, (*before, number), reverse=True)
+
+    end, starts = lax.scan(start_segment, new_track(model, x.shape[1]), segments)
+    _, earlier = lax.scan(smooth_segment, end.belief, (starts, segments, numbers), reverse=True)
+    # Going back from row t gives row t - 1; the one before the first does not exist, the last is as filtered.
+    last = jax.tree.map(lambda a: a[None], _moments(model, end.belief))
+    rows = jax.tree.map(lambda a, b: jnp.concatenate([a.reshape(K * S, *a.shape[2:])[1:], b]), earlier, last)
+    return jax.tree.map(lambda a: a[: x.shape[0]], rows)
+
+
+def _smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief, later: Belief) -> Belief:
+    """Smooth the belief of row t by the smoothed one of row t + 1.
 
         G = P J' P_pred^-1,    z_s = z + G (z_s' - F(z)),    P_s = (I - G J) P (I - G J)' + G (P_s' + Gamma) G'
 
@@ -48,48 +89,16 @@ def smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief, 
     return Belief(mean, 0.5 * (covariance + covariance.mT))
 
 
-@eqx.filter_jit
-def smooth_rows(
-    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], lengths: Int[Array, " R"]
-) -> SmoothedRow:
-    """Every row of every recording given all of it.
-
-    Beliefs are kept at the start of segments only and recomputed within each on the way back: memory O(sqrt(T) M^2)
-    for twice the filter's time. Nothing flows back over a restart, nor from the rows that fill up short recordings.
-    """
-    segments = in_segments(x)
-    K, S = segments.shape[:2]
-    numbers = jnp.arange(K * S).reshape(K, S)
-
-    def forward(track: Track, row: Array) -> tuple[Track, tuple[Belief, Bool[Array, " R"]]]:
-        after, now = advance(model, recursion, open_gate(), track, row)
-        return after, (track.belief, now.restarted)
-
-    def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, SmoothedRow]:
-        earlier, restarted, number = inputs
-        smoothed = smooth_back(model, recursion, earlier, later)
-        finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(variances(smoothed.covariance), axis=1))
-        connected = ~restarted & (number < lengths) & finite
-        belief = jax.tree.map(lambda a, b: choose(connected, a, b), smoothed, earlier)
-        return belief, _margins(model, belief)
-
-    def start_of(track: Track, rows: Array) -> tuple[Track, Track]:
-        return lax.scan(forward, track, rows)[0], track
-
-    def back_over(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, SmoothedRow]:
-        track, rows, number = inputs
-        before = lax.scan(forward, track, rows)[1]
-        return lax.scan(backward, later, (*before, number), reverse=True)
-
-    end, starts = lax.scan(start_of, before_the_first_row(model, x.shape[1]), segments)
-    _, earlier = lax.scan(back_over, end.belief, (starts, segments, numbers), reverse=True)
-    # Going back from row t gives row t - 1; the one before the first does not exist, the last is as filtered.
-    last = jax.tree.map(lambda a: a[None], _margins(model, end.belief))
-    joined = jax.tree.map(lambda a, b: jnp.concatenate([a.reshape(K * S, *a.shape[2:])[1:], b]), earlier, last)
-    return jax.tree.map(lambda a: a[: x.shape[0]], joined)
+def _cut_into_segments(x: Float[Array, "T R N"]) -> Float[Array, "K S R N"]:
+    """Cut into about sqrt(T) segments of equal length; missing rows fill up the last one."""
+    T = x.shape[0]
+    S = isqrt(T - 1) + 1
+    K = -(-T // S)
+    filled = jnp.pad(x, ((0, K * S - T), (0, 0), (0, 0)), constant_values=jnp.nan)
+    return filled.reshape(K, S, *x.shape[1:])
 
 
-def _margins(model: StateSpaceModel, belief: Belief) -> SmoothedRow:
+def _moments(model: StateSpaceModel, belief: Belief) -> SmoothedRow:
     return SmoothedRow(
         state_mean=belief.mean,
         state_std=jnp.sqrt(variances(belief.covariance)),

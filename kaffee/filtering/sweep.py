@@ -1,7 +1,7 @@
-"""Filtering recordings with a trained model: beliefs, predictions and likelihood at every step."""
+"""One sweep of the filter over a batch of recordings, for everything that filters more than a row."""
 
-from math import isqrt
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,11 +11,81 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.data.series import Series
 from kaffee.data.windows import padded
-from kaffee.filtering.gated import Gate, Row, Track, advance, before_the_first_row, choose, open_gate
+from kaffee.filtering.gated import Assimilation, Gate, Track, advance, anchor, new_track, summarise
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.likelihood import dynamics_of, initial_belief
-from kaffee.filtering.recursion import Outcome, Recursion, core_noise, locate_fault, observations_of, outcome_of, step
+from kaffee.filtering.recursion import Outcome, Recursion, core_noise, locate_fault, outcome_of
 from kaffee.model.statespace import StateSpaceModel
+
+
+class Sweep(NamedTuple):
+    """What a sweep kept.
+
+    Attributes:
+        rows: What `keep` returned at every row, as arrays (T, R, ...).
+        beliefs: The beliefs after the rows `starts`, in their order.
+        final: The beliefs after the last row.
+    """
+
+    rows: Any
+    beliefs: Belief
+    final: Belief
+
+
+@eqx.filter_jit
+def sweep(
+    model: StateSpaceModel,
+    recursion: Recursion,
+    x: Float[Array, "T R N"],
+    *,
+    gate: Gate | None,
+    keep: Callable[[StateSpaceModel, Assimilation], Any] | None = summarise,
+    starts: tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]] | None = None,
+    initial: Belief | None = None,
+    noise: Float[Array, "T R K"] | None = None,
+) -> Sweep:
+    """Filter recordings side by side; NaN is missing.
+
+    Args:
+        x: Standardised readings, time first.
+        gate: Which readings are believed, see `advance`; None for the bare recursion without gate and restarts.
+        keep: What to keep of every row; the program is compiled again for each function.
+        starts: Recording and row of beliefs to keep.
+        initial: The beliefs before the first row; without them the first row anchors the belief, which takes a gate.
+        noise: The realisation of the core's internal noise.
+    """
+    T, R, _ = x.shape
+    recordings, rows = (jnp.zeros(0, jnp.int32),) * 2 if starts is None else map(jnp.asarray, starts)
+    count, M = len(rows), model.latent_dim
+    # The slot beyond the last is that of rows whose belief is not kept: writing to it is dropped.
+    slots = jnp.full((T, R), count, jnp.int32).at[rows, recordings].set(jnp.arange(count, dtype=jnp.int32))
+    none_yet = Belief(jnp.zeros((count, M), model.dtype), jnp.zeros((count, M, M), model.dtype))
+    track = new_track(model, R)
+    if initial is not None:
+        track = Track(initial, jnp.ones_like(track.started), track.rejections)
+
+    def body(
+        carry: tuple[Track, Belief], inputs: tuple[Array, Array, Array | None]
+    ) -> tuple[tuple[Track, Belief], Any]:
+        (track, beliefs), (row, slot, eps) = carry, inputs
+        track, now = advance(model, recursion, gate, track, row, eps)
+        if count:
+            beliefs = jax.tree.map(lambda a, b: a.at[slot].set(b, mode="drop"), beliefs, track.belief)
+        return (track, beliefs), None if keep is None else keep(model, now)
+
+    (track, beliefs), kept = jax.lax.scan(body, (track, none_yet), (x, slots, noise))
+    return Sweep(kept, beliefs, track.belief)
+
+
+def batch_recordings(series: Series, dtype: jnp.dtype) -> Float[Array, "T R N"]:
+    """Stack standardised recordings, time first; NaN is missing and fills up the shorter ones."""
+    x, mask = padded(series, dtype)
+    return jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
+
+
+def split_recordings(rows: Any, lengths: Sequence[int]) -> list[Any]:
+    """Cut arrays (T, R, ...) into those of each recording, (T_r, ...), in NumPy."""
+    arrays = jax.tree.map(np.asarray, rows)
+    return [jax.tree.map(lambda a, r=r, T=T: a[:T, r], arrays) for r, T in enumerate(lengths)]
 
 
 class Filtered(NamedTuple):
@@ -49,11 +119,6 @@ class Filtered(NamedTuple):
         return outcome_of(locate_fault(self.faults.T))
 
 
-def _marginal_variance(covariance: Float[Array, "R K K"]) -> Float[Array, "R K"]:
-    # Rounding may leave a variance that is zero in exact arithmetic a hair below.
-    return jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
-
-
 @eqx.filter_jit
 def run_filter(
     model: StateSpaceModel,
@@ -63,78 +128,29 @@ def run_filter(
     initial: Belief | None = None,
     key: Key[Array, ""] | None = None,
 ) -> Filtered:
-    """Filter a batch of recordings; the first row anchors the belief unless `initial` is given.
+    """Run the bare recursion over a batch of standardised arrays: no gate, no restart.
 
-    With `initial` every row is assimilated and the results have as many steps as `x`. `key` draws the core's internal
-    noise, if it has any; without one the filter is deterministic.
+    The first row anchors the belief unless `initial` is given; then every row is assimilated and the results have as
+    many steps as `x`. `key` draws the core's internal noise, if it has any; without one the filter is deterministic.
     """
-    recursion = recursion or Recursion()
+    rows = jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
     if initial is None:
-        start = model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0))
-        initial, x, mask = initial_belief(model, start, anchored=mask[:, 0]), x[:, 1:], mask[:, 1:]
-    noise = core_noise(model.core, key, x.shape[1], x.shape[0], model.dtype)
-    observations = observations_of(x, mask, model.observation, noise)
-    dynamics = dynamics_of(model, initial)
-    observation_noise = dynamics.observation_variance
-
-    def observed(covariance: Float[Array, "R M M"]) -> Float[Array, "R N N"]:
-        return model.observation.columns(model.observation.rows(covariance))
-
-    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, dict[str, Array]]:
-        now = step(recursion, dynamics, model.observation, belief, *inputs)
-        return now.filtered, {
-            "mean": now.filtered.mean,
-            "std": jnp.sqrt(_marginal_variance(now.filtered.covariance)),
-            "signal_std": jnp.sqrt(_marginal_variance(observed(now.filtered.covariance))),
-            "predicted_mean": model.observation.observe(now.predicted.mean),
-            "predicted_std": jnp.sqrt(_marginal_variance(observed(now.predicted.covariance)) + observation_noise),
-            "innovations": now.innovation.residual,
-            "nis": jnp.sum(now.innovation.whitened**2, axis=-1),
-            "nll": now.innovation.nll,
-            "faults": now.fault,
-        }
-
-    final, kept = jax.lax.scan(body, initial, (observations.x, observations.mask, observations.noise))
-    recordings_first = {name: jnp.swapaxes(kept[name], 0, 1) for name in kept}
-    return Filtered(**recordings_first, final=final)
+        initial, rows = anchor(model, x[:, 0], mask[:, 0]), rows[1:]
+    noise = core_noise(model.core, key, len(rows), len(x), model.dtype)
+    found = sweep(model, recursion or Recursion(), rows, gate=None, keep=_moments, initial=initial, noise=noise)
+    return Filtered(**{name: jnp.swapaxes(found.rows[name], 0, 1) for name in found.rows}, final=found.final)
 
 
-# Sweeps over a batch of recordings: forward for every row, forward to one row of each.
-
-
-def time_first(series: Series, dtype: jnp.dtype) -> Float[Array, "T R N"]:
-    """Standardised recordings as one batch; NaN is missing and fills up the shorter ones."""
-    x, mask = padded(series, dtype)
-    return jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
-
-
-@eqx.filter_jit
-def filter_rows(model: StateSpaceModel, recursion: Recursion, gate: Gate, x: Float[Array, "T R N"]) -> Row:
-    """Every row of every recording, as arrays (T, R, ...)."""
-
-    def body(track: Track, row: Array) -> tuple[Track, Row]:
-        return advance(model, recursion, gate, track, row)
-
-    return jax.lax.scan(body, before_the_first_row(model, x.shape[1]), x)[1]
-
-
-@eqx.filter_jit
-def belief_at(model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], rows: Int[Array, " R"]) -> Belief:
-    """The belief of every recording after its own row."""
-
-    def body(t: Array, carry: tuple[Track, Belief]) -> tuple[Track, Belief]:
-        track, kept = carry
-        track, _ = advance(model, recursion, open_gate(), track, x[t])
-        return track, jax.tree.map(lambda a, b: choose(t == rows, a, b), track.belief, kept)
-
-    start = before_the_first_row(model, x.shape[1])
-    return jax.lax.fori_loop(0, x.shape[0], body, (start, start.belief))[1]
-
-
-def in_segments(x: Float[Array, "T R N"]) -> Float[Array, "K S R N"]:
-    """About sqrt(T) segments of equal length; missing rows fill up the last one."""
-    T = x.shape[0]
-    S = isqrt(T - 1) + 1
-    K = -(-T // S)
-    filled = jnp.pad(x, ((0, K * S - T), (0, 0), (0, 0)), constant_values=np.nan)
-    return filled.reshape(K, S, *x.shape[1:])
+def _moments(model: StateSpaceModel, now: Assimilation) -> dict[str, Array]:
+    row = summarise(model, now)
+    return {
+        "mean": row.state_mean,
+        "std": row.state_std,
+        "signal_std": row.signal_std,
+        "predicted_mean": row.reading_mean,
+        "predicted_std": row.reading_std,
+        "innovations": now.step.innovation.residual,
+        "nis": row.nis,
+        "nll": row.nll,
+        "faults": row.fault,
+    }

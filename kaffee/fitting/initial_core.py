@@ -20,7 +20,7 @@ from kaffee.data.gaps import longest_stretch
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
-from kaffee.inference.matching import matched
+from kaffee.inference.matching import match_series
 from kaffee.model.core import Core
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import as_core, check_derivatives
@@ -60,7 +60,7 @@ def starting_point(start: str, series: Series, test_fraction: float, *, key: Key
     folder = Path(start).expanduser()
     if (folder / "model.json").exists() or (folder / "run.json").exists():
         known = _model_in(folder)
-        return StartingPoint(known.model, known.scaler, matched(known, series))
+        return StartingPoint(known.model, known.scaler, match_series(known, series))
     return _in_context(start, train, series)
 
 

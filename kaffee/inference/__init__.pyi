@@ -1,12 +1,8 @@
-from .ensembles import EnsembleForecast as EnsembleForecast
-from .ensembles import FreeRuns as FreeRuns
 from .ensembles import forecast as forecast
 from .ensembles import simulate as simulate
 from .online import OnlineFilter as OnlineFilter
-from .recordings import FilteredRecordings as FilteredRecordings
-from .recordings import ImputedRecordings as ImputedRecordings
-from .recordings import SmoothedRecordings as SmoothedRecordings
 from .recordings import filter_recordings as filter_recordings
 from .recordings import impute as impute
 from .recordings import smooth as smooth
 from .results import Estimate as Estimate
+from .results import Estimates as Estimates

@@ -1,78 +1,19 @@
-"""Forecasts in data units: ensembles from the filtered belief."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+"""Forecasts and free runs of a trained surrogate, in data units."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from kaffee.checkpoint.reconstruction import Reconstruction
-from kaffee.data.columns import BAND, as_series, check_levels, quantile_name
 from kaffee.data.series import Series
-from kaffee.data.timeaxis import NUMBERED, Origin
 from kaffee.data.validation import check_count
 from kaffee.errors import DataError, KaffeeError
-from kaffee.filtering.rollout import DIVERGENCE_BOUND, describe_divergence, forecast_ensemble, free_run
-from kaffee.filtering.sweep import belief_at, time_first
-from kaffee.inference.matching import matched, model_columns
-
-
-@dataclass(frozen=True)
-class EnsembleForecast:
-    """Sampled futures of every recording, in data units.
-
-    Attributes:
-        columns: Names of the coordinates.
-        members: Sampled trajectories; NaN from where one left the attractor for good.
-        times: Of the forecast rows of each recording, the first one step after the row it starts from.
-        recordings: Which recordings of the series these are.
-        num_diverged: Members that left the attractor.
-        origin: How times and recordings were written.
-    """
-
-    columns: tuple[str, ...]
-    members: Float[np.ndarray, "K R H N"]
-    times: Float[np.ndarray, "R H"]
-    recordings: tuple[int, ...]
-    num_diverged: int
-    origin: Origin = NUMBERED
-
-    @property
-    def mean(self) -> Float[np.ndarray, "R H N"]:
-        """Of the members."""
-        return np.nanmean(self.members, axis=0)
-
-    @property
-    def std(self) -> Float[np.ndarray, "R H N"]:
-        """Of the members."""
-        return np.nanstd(self.members, axis=0, ddof=1)
-
-    def quantile(self, level: float) -> Float[np.ndarray, "R H N"]:
-        """Of the members."""
-        return np.nanquantile(self.members, level, axis=0)
-
-    def to_series(self, levels: Sequence[float] = (BAND[0], 0.5, BAND[1])) -> Series:
-        """A table for each recording: `x_mean`, `x_std` and quantiles `x_q05` of every coordinate, with times."""
-        levels = check_levels(levels)
-        found = {"mean": self.mean, "std": self.std} | {quantile_name(p): self.quantile(p) for p in levels}
-        tables = [
-            {f"{name}_{kind}": values[r, :, n] for n, name in enumerate(self.columns) for kind, values in found.items()}
-            for r in range(len(self.recordings))
-        ]
-        return as_series(tables, list(self.times), "forecast", self.origin)
-
-    def describe(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "recordings": list(self.recordings),
-            "steps": self.members.shape[2],
-            "members": self.members.shape[0],
-            "diverged": self.num_diverged,
-            "first_times": self.times[:, 0].tolist(),
-        }
+from kaffee.filtering.gated import make_gate
+from kaffee.filtering.rollout import DIVERGENCE_BOUND, describe_divergence, forecast_ensemble, free_run, mask_diverged
+from kaffee.filtering.sweep import batch_recordings, sweep
+from kaffee.inference.matching import match_series, model_columns
+from kaffee.inference.results import Estimate, Estimates
 
 
 def forecast(
@@ -85,7 +26,7 @@ def forecast(
     seed: int = 0,
     observation_noise: bool = True,
     any_step: bool = False,
-) -> EnsembleForecast:
+) -> Estimates:
     """Filter each recording, draw states from its last belief and let the surrogate run, process noise and all.
 
     Args:
@@ -98,85 +39,61 @@ def forecast(
     """
     num_steps, members = check_count("num_steps", num_steps, 1), check_count("members", members, 2)
     seed = check_count("seed", seed, 0)
-    series = matched(reconstruction, series, any_step=any_step)
+    series = match_series(reconstruction, series, any_step=any_step)
     model, scaler = reconstruction.model, reconstruction.scaler
-    starts = _start_rows(series, reconstruction.dt, at)
-    x = time_first(series.standardised(scaler), model.dtype)
-    x = x[: max(starts.values()) + 1, jnp.asarray(list(starts))]
-    belief = belief_at(model, reconstruction.filter, x, jnp.asarray(list(starts.values())))
+    starts = _choose_starts(series, reconstruction.dt, at)
+    recordings, rows = (np.array(list(numbers)) for numbers in (starts, starts.values()))
+    x = batch_recordings(series.standardised(scaler), model.dtype)[: max(rows) + 1, recordings]
+    each = (np.arange(len(rows)), rows)
+    belief = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=each).beliefs
     ensemble = forecast_ensemble(
         model, belief, num_steps, members, key=jax.random.key(seed), observation_noise=observation_noise
     )
     values = np.asarray(ensemble, np.float64)
-    away = np.logical_or.accumulate(~(np.abs(values) < DIVERGENCE_BOUND).all(axis=3), axis=2)
+    away = mask_diverged(values)
     if ((~away).sum(axis=0) < 2).any():
         raise DataError(
             f"All {members} members of the forecast left the attractor (beyond {DIVERGENCE_BOUND:g} standard "
             "deviations of the training data) within its horizon. Forecast fewer steps."
         )
+    values = scaler.inverse(np.where(away[..., None], np.nan, values))
     ahead = (series.time_step or reconstruction.dt) * np.arange(1, num_steps + 1)
-    origins = np.array([_times(series, r, reconstruction.dt)[row] for r, row in starts.items()])
-    return EnsembleForecast(
-        columns=series.columns,
-        members=scaler.inverse(np.where(away[..., None], np.nan, values)),
-        times=origins[:, None] + ahead,
-        recordings=tuple(starts),
-        num_diverged=int(away[:, :, -1].sum()),
-        origin=series.origin.of(list(starts)),
-    )
+    times = [_read_times(series, r, reconstruction.dt)[row] + ahead for r, row in starts.items()]
+    estimates = []
+    for t, sample in zip(times, np.moveaxis(values, 1, 0), strict=True):
+        moments = {"mean": np.nanmean(sample, axis=0), "std": np.nanstd(sample, axis=0, ddof=1)}
+        estimates.append(Estimate(series.columns, t, {**moments, "members": sample}))
+    facts = {
+        "recordings": list(starts),
+        "steps": num_steps,
+        "members": members,
+        "diverged": int(away[:, :, -1].sum()),
+        "first_times": [float(t[0]) for t in times],
+    }
+    return Estimates(tuple(estimates), "forecast", facts, origin=series.origin.of(list(starts)))
 
 
-def _times(series: Series, recording: int, dt: float) -> Float[np.ndarray, " T"]:
-    if series.times is not None:
-        return series.times[recording]
-    return dt * np.arange(series.lengths[recording])
+def _read_times(series: Series, recording: int, dt: float) -> Float[np.ndarray, " T"]:
+    return dt * np.arange(series.lengths[recording]) if series.times is None else series.times[recording]
 
 
-def _start_rows(series: Series, dt: float, at: float | None) -> dict[int, int]:
-    """The recordings to forecast, each with the row it starts from."""
+def _choose_starts(series: Series, dt: float, at: float | None) -> dict[int, int]:
+    """Choose the recordings to forecast, each with the row it starts from."""
     if at is None:
         return {r: length - 1 for r, length in enumerate(series.lengths)}
-    found, spans = {}, []
-    half = 0.5 * (series.time_step or dt)
+    starts, spans = {}, []
     for r in range(series.num_recordings):
-        times = _times(series, r, dt)
+        times = _read_times(series, r, dt)
         row = int(np.argmin(np.abs(times - at)))
-        if abs(times[row] - at) <= half:
-            found[r] = row
+        if abs(times[row] - at) <= 0.5 * (series.time_step or dt):
+            starts[r] = row
         spans.append(f"{times[0]:g} to {times[-1]:g}")
-    if not found:
+    if not starts:
         raise DataError(
             f"{series.label}: no recording covers the time {at:g}; they span {', '.join(spans[:5])}"
             f"{', ...' if len(spans) > 5 else ''}."
         )
-    return found
-
-
-# Free runs in data units.
-
-
-@dataclass(frozen=True)
-class FreeRuns:
-    """The surrogate on its own.
-
-    Attributes:
-        series: One recording for each run, in data units; missing from where a run left the attractor.
-        states: Latent states, in the model's standardised coordinates.
-        diverged_at: Step (from 1, transient included) at which each run left; 0 if it did not.
-    """
-
-    series: Series
-    states: Float[np.ndarray, "S T M"]
-    diverged_at: Int[np.ndarray, " S"]
-
-    def describe(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "runs": self.series.num_recordings,
-            "steps": self.series.lengths[0],
-            "diverged_at": self.diverged_at.tolist(),
-            "divergence": describe_divergence(jnp.asarray(self.diverged_at)),
-        }
+    return starts
 
 
 def simulate(
@@ -189,8 +106,11 @@ def simulate(
     runs: int = 1,
     transient: int = 1000,
     seed: int = 0,
-) -> FreeRuns:
+) -> Estimates:
     """Let a trained surrogate run freely: no observation is assimilated.
+
+    Every run has `values`, missing from where it left the attractor, and the latent `states`; `diverged_at` of the
+    summary is the step (from 1, transient included) at which each run left, 0 if it did not.
 
     Args:
         shell: Process noise at every step and observation noise on the output; without it the bare core runs.
@@ -208,7 +128,7 @@ def simulate(
     if start is None:
         first = jax.random.normal(key_start, (runs, model.num_observed), model.dtype)
     else:
-        first = jnp.asarray(_simulation_starts(reconstruction, start), model.dtype)
+        first = jnp.asarray(scaler.transform(_check_start(start, model.num_observed)), model.dtype)
     run = free_run(
         model,
         model.embed(first),
@@ -228,15 +148,21 @@ def simulate(
             "transient."
         )
     columns, times = model_columns(reconstruction), reconstruction.dt * np.arange(1, num_steps + 1)
-    series = Series(tuple(values), columns, (times,) * len(values), "free run")
-    return FreeRuns(series, np.asarray(run.states, np.float64), diverged_at)
+    states = np.asarray(run.states, np.float64)
+    estimates = [Estimate(columns, times, {"values": v, "states": z}) for v, z in zip(values, states, strict=True)]
+    facts = {
+        "runs": len(values),
+        "steps": num_steps,
+        "diverged_at": diverged_at.tolist(),
+        "divergence": describe_divergence(run.diverged_at),
+    }
+    return Estimates(tuple(estimates), "free run", facts)
 
 
-def _simulation_starts(reconstruction: Reconstruction, start: Float[np.ndarray, "S N"]) -> Float[np.ndarray, "S N"]:
+def _check_start(start: Float[np.ndarray, "S N"], N: int) -> Float[np.ndarray, "S N"]:
     rows = np.atleast_2d(np.asarray(start, np.float64))
-    N = reconstruction.model.num_observed
     if rows.ndim != 2 or rows.shape[1] != N or not np.isfinite(rows).all():
         raise DataError(
             f"start has shape {np.shape(start)}; it must be ({N},), or one row of {N} finite numbers for each run."
         )
-    return reconstruction.scaler.transform(rows)
+    return rows

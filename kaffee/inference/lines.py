@@ -1,4 +1,4 @@
-"""The clock of a stream: how many steps of the model lie between its lines."""
+"""Lines of a stream: readings as numbers or JSON, the steps between their times, estimates as JSON."""
 
 import json
 import math
@@ -7,109 +7,21 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
-from kaffee.data.columns import check_levels, quantile_name
 from kaffee.data.readers.text import parse_number
 from kaffee.data.timeaxis import is_time_name, shown
 from kaffee.data.validation import quoted
 from kaffee.errors import DataError
 from kaffee.filtering.recursion import QUANTITIES
 from kaffee.inference.matching import STEP_TOLERANCE
-from kaffee.inference.results import Estimate
+from kaffee.inference.results import Estimate, check_levels, quantile_name
 
 MOST_SKIPPED = 10_000
 """Steps without a line that are filled in; after more of them nothing is left of what was known."""
 JITTER = 0.05
 """Steps by which a time may be off, as in recordings; a clock that runs a little fast or slow adds to it."""
-
-
-class Clock:
-    """Counts steps from time to time; a reading without a time is one of them, or one more.
-
-    A time that does not fit breaks its line and is kept in mind: if the next one fits to it, the clock was set anew.
-
-    Args:
-        step: Time of one step; None: all lines are one step each, whatever their times are.
-        time: The last that was told, if any.
-        steps_since_time: Steps that were taken since then.
-    """
-
-    def __init__(self, step: float | None, time: float | None = None, steps_since_time: int = 0) -> None:
-        self._step, self.time, self.steps_since_time = step, time, steps_since_time
-        self._odd: float | None = None
-        self._steps_since_odd = 0
-
-    def misses(self, time: Any) -> bool:
-        """Whether steps are counted by times, and this is none."""
-        return self._step is not None and self.time is not None and _number(time) is None
-
-    def tick(self) -> None:
-        """One step, at a time that nobody told."""
-        self.steps_since_time += self.time is not None
-        self._steps_since_odd += 1
-
-    def skipped(self, time: Any) -> int:
-        """How many steps were left out before the one of this time.
-
-        Raises:
-            BrokenLine: if its time does not lie whole steps ahead, or too many of them.
-        """
-        now = _number(time)
-        if now is None or self._step is None:
-            self.tick()
-            return 0
-        left_out = 0 if self.time is None else self._left_out(self.time, self.steps_since_time, now)
-        if isinstance(left_out, str):
-            anew = left_out if self._odd is None else self._left_out(self._odd, self._steps_since_odd, now)
-            if isinstance(anew, str):
-                self._odd, self._steps_since_odd = now, 0
-                raise BrokenLine(left_out)
-            left_out = self._left_out_since_set(anew, now)
-        self.time, self.steps_since_time, self._odd = now, 0, None
-        return left_out
-
-    def _left_out(self, before: float, taken: int, now: float) -> int | str:
-        """Steps between two times that were not taken yet, or what is wrong."""
-        assert self._step is not None
-        if now <= before:
-            return f"time {'repeats' if now == before else 'goes back'}: {now:.12g} after {before:.12g}"
-        ratio = (now - before) / self._step
-        if not ratio - 1.5 < MOST_SKIPPED + taken:
-            return f"time jumps by {ratio:.6g} steps, from {before:.12g} to {now:.12g}; {MOST_SKIPPED} can be filled in"
-        steps = round(ratio)
-        # times of large magnitude (seconds since 1970) carry rounding of their own
-        rounding = 4.0 * math.ulp(max(abs(now), abs(before))) / self._step
-        if steps < 1 or abs(ratio - steps) > JITTER + STEP_TOLERANCE * steps + rounding:
-            return f"time goes on by {ratio:.6g} steps, no whole number, from {before:.12g} to {now:.12g}"
-        return max(steps - 1 - taken, 0)
-
-    def _left_out_since_set(self, anew: int, now: float) -> int:
-        """Steps left out after the clock was set: ahead by so much, or back by nobody knows what."""
-        assert self._step is not None
-        assert self.time is not None
-        ahead = (now - self.time) / self._step
-        if ahead < 1.0:
-            return anew
-        taken = 1 + self.steps_since_time
-        return max(round(min(ahead, MOST_SKIPPED + taken)) - taken, 0)
-
-
-def _number(time: Any) -> float | None:
-    """A time as a number, ISO 8601 as seconds since 1970; None for what is neither."""
-    if isinstance(time, str):
-        try:
-            stamp = datetime.fromisoformat(time)
-        except ValueError:
-            return None
-        return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
-    return None if time is None else float(time)
-
-
-# One line of a stream as a reading: numbers between delimiters, or JSON. Broken lines say what is wrong with them.
-
-
-NAN = math.nan
+DIGITS = {"float32": 9, "float64": 17}
+"""Significant digits that bring every number of a type back."""
 
 
 class BrokenLine(Exception):
@@ -117,11 +29,7 @@ class BrokenLine(Exception):
 
 
 class Reading(NamedTuple):
-    """A reading in the order of the model's columns; NaN is missing.
-
-    Attributes:
-        time: As it came, if the line names a time.
-    """
+    """A reading in the order of the model's columns, NaN where missing, and its time as it came, if it has one."""
 
     values: list[float]
     time: Any = None
@@ -151,11 +59,10 @@ class LineReader:
         Raises:
             DataError: if it names some of them, but not all.
         """
-        cells = [cell.strip('"') for cell in _cells(line)]
-        known = [name for name in self.columns if name in cells]
-        if not known or line.lstrip()[:1] in ("{", "["):
-            return False
+        cells = [cell.strip('"') for cell in _split(line)]
         missing = [name for name in self.columns if name not in cells]
+        if len(missing) == len(self.columns) or line.lstrip()[:1] in ("{", "["):
+            return False
         if missing:
             raise DataError(
                 f"Line 1: the header names {quoted(cells)}, but the model needs {quoted(missing)} as well. Rename the "
@@ -168,71 +75,62 @@ class LineReader:
         return True
 
     def _is_time(self, name: str) -> bool:
-        """Whether a name is that of the times; a column of the model is none."""
+        # A column of the model never holds the times, unless it was named as such.
         if self._time_column is not None or name in self.columns:
             return name == self._time_column
         return is_time_name(name)
 
     def read(self, line: str) -> Reading:
-        """The reading of a line.
-
-        Raises:
-            BrokenLine: if it is none.
-        """
+        """Read a line, or raise `BrokenLine`."""
         line = line.strip()
         if not line:
-            return Reading([NAN] * len(self.columns))
+            return Reading([math.nan] * len(self.columns))
         if line[0] in "{[":
-            return self._json(line)
-        cells = _cells(line)
+            return self._read_json(line)
+        cells = _split(line)
         if len(cells) != self._width:
-            raise BrokenLine(self._miscounted(len(cells)))
-        try:
-            numbers = [float(cell) for cell in cells] if self._positions is None else None
-        except ValueError:
-            numbers = None
-        if numbers is not None and "_" not in line:
-            return Reading(numbers)
+            header = "the header" if self._positions is not None else f"the model ({', '.join(self.columns)})"
+            raise BrokenLine(f"{len(cells)} cell{'s' * (len(cells) != 1)}, but {header} has {self._width}")
+        if self._positions is None and "_" not in line:  # float() takes 1_000
+            try:
+                return Reading([float(cell) for cell in cells])
+            except ValueError:
+                pass
         picked = cells if self._positions is None else [cells[j] for j in self._positions]
-        time = None if self._time is None else _plain(cells[self._time])
-        return Reading([self._number(cell, name) for cell, name in zip(picked, self.columns, strict=True)], time)
+        values = [parse_number(cell.strip('"')) for cell in picked]
+        for name, cell, value in zip(self.columns, picked, values, strict=True):
+            if value is None:
+                raise BrokenLine(f"{name}: {shown(cell)} is not a number")
+        return Reading(values, None if self._time is None else _clean_time(cells[self._time]))  # type: ignore[arg-type]
 
-    def _number(self, cell: str, name: str) -> float:
-        value = parse_number(cell.strip('"'))
-        if value is None:
-            raise BrokenLine(f"{name}: {shown(cell)} is not a number")
-        return value
-
-    def _miscounted(self, given: int) -> str:
-        header = "the header" if self._positions is not None else f"the model ({', '.join(self.columns)})"
-        return f"{given} cell{'s' * (given != 1)}, but {header} has {self._width}"
-
-    def _json(self, line: str) -> Reading:
+    def _read_json(self, line: str) -> Reading:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise BrokenLine(f"not JSON ({str(error)[:80]})") from error
+        time = None
         if isinstance(value, list):
             if len(value) != len(self.columns):
                 raise BrokenLine(f"{len(value)} values in the array, but the model has {len(self.columns)} columns")
-            return Reading([_json_number(v, name) for v, name in zip(value, self.columns, strict=True)])
-        if not any(name in value for name in self.columns):
+            value = dict(zip(self.columns, value, strict=True))
+        elif not any(name in value for name in self.columns):
             raise BrokenLine(f"none of the model's columns ({', '.join(self.columns)}) in it")
-        time = next((value[key] for key in value if self._is_time(key)), None)
-        return Reading([_json_number(value.get(name), name) for name in self.columns], _plain(time))
+        else:
+            time = next((value[key] for key in value if self._is_time(key)), None)
+        return Reading([_read_json_number(value.get(name), name) for name in self.columns], _clean_time(time))
 
 
-def _cells(line: str) -> list[str]:
-    """The cells of a line between the first of comma, semicolon, tab and space that occurs in it."""
+def _split(line: str) -> list[str]:
+    """Split a line into cells at the first of comma, semicolon, tab and space that occurs in it."""
     for delimiter in (",", ";", "\t"):
         if delimiter in line:
             return [cell.strip() for cell in line.split(delimiter)]
     return line.split()
 
 
-def _json_number(value: Any, name: str) -> float:
+def _read_json_number(value: Any, name: str) -> float:
     if value is None:
-        return NAN
+        return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BrokenLine(f"{name}: {shown(str(value))} is not a number")
     try:
@@ -241,11 +139,11 @@ def _json_number(value: Any, name: str) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _plain(time: Any) -> Any:
-    """A time that can be written as JSON: a finite number, or text."""
+def _clean_time(time: Any) -> Any:
+    """Return a time that can be written as JSON: a finite number, or text; None for anything else."""
     if isinstance(time, str):
         number = parse_number(time)
-        return time if number is None else _plain(number)
+        return time if number is None else _clean_time(number)
     if isinstance(time, bool) or not isinstance(time, int | float):
         return None
     try:
@@ -254,26 +152,93 @@ def _plain(time: Any) -> Any:
         return None
 
 
-# Beliefs as JSON lines, fast: one template for all rows, and care only where a number is not finite.
+class Clock:
+    """Counts the model's steps between the times of lines; a reading without a time is one step.
+
+    A time that does not fit breaks its line and is remembered: if the next one fits to it, the clock was reset.
+
+    Args:
+        step: Time of one step; None: all lines are one step each, whatever their times are.
+        time: The last time of a line, if any.
+        steps_since_time: Steps that were taken since then.
+    """
+
+    def __init__(self, step: float | None, time: float | None = None, steps_since_time: int = 0) -> None:
+        self._step, self.time, self.steps_since_time = step, time, steps_since_time
+        self._odd: float | None = None
+        self._steps_since_odd = 0
+
+    def misses(self, time: Any) -> bool:
+        """Tell whether steps are counted by times, and this is none."""
+        return self._step is not None and self.time is not None and _read_time(time) is None
+
+    def tick(self) -> None:
+        """Take one step at an unknown time."""
+        self.steps_since_time += self.time is not None
+        self._steps_since_odd += 1
+
+    def count_skipped(self, time: Any) -> int:
+        """Count the steps that were left out before the one of this time.
+
+        Raises:
+            BrokenLine: if its time does not lie whole steps ahead, or too many of them.
+        """
+        now = _read_time(time)
+        if now is None or self._step is None:
+            self.tick()
+            return 0
+        skipped: int | str = 0 if self.time is None else self._compare(self.time, self.steps_since_time, now)
+        if isinstance(skipped, str):
+            since_odd = skipped if self._odd is None else self._compare(self._odd, self._steps_since_odd, now)
+            if isinstance(since_odd, str):
+                self._odd, self._steps_since_odd = now, 0
+                raise BrokenLine(skipped)
+            # The clock was reset: ahead by so much, or back by an unknown time.
+            assert self.time is not None
+            ahead, taken = (now - self.time) / self._step, 1 + self.steps_since_time
+            skipped = since_odd if ahead < 1.0 else max(round(min(ahead, MOST_SKIPPED + taken)) - taken, 0)
+        self.time, self.steps_since_time, self._odd = now, 0, None
+        return skipped
+
+    def _compare(self, before: float, taken: int, now: float) -> int | str:
+        """Count the steps between two times that were not taken yet, or say what is wrong."""
+        assert self._step is not None
+        if now <= before:
+            return f"time {'repeats' if now == before else 'goes back'}: {now:.12g} after {before:.12g}"
+        ratio = (now - before) / self._step
+        if not ratio - 1.5 < MOST_SKIPPED + taken:
+            return f"time jumps by {ratio:.6g} steps, from {before:.12g} to {now:.12g}; {MOST_SKIPPED} can be filled in"
+        steps = round(ratio)
+        # times of large magnitude (seconds since 1970) carry rounding of their own
+        rounding = 4.0 * math.ulp(max(abs(now), abs(before))) / self._step
+        if steps < 1 or abs(ratio - steps) > JITTER + STEP_TOLERANCE * steps + rounding:
+            return f"time goes on by {ratio:.6g} steps, no whole number, from {before:.12g} to {now:.12g}"
+        return max(steps - 1 - taken, 0)
 
 
-DIGITS = {"float32": 9, "float64": 17}
-"""Significant digits that bring every number of a type back."""
+def _read_time(time: Any) -> float | None:
+    """Read a time as a number, ISO 8601 as seconds since 1970; None for anything else."""
+    if isinstance(time, str):
+        try:
+            stamp = datetime.fromisoformat(time)
+        except ValueError:
+            return None
+        return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
+    return None if time is None else float(time)
 
 
 class LineWriter:
     """Writes the rows of estimates as flat JSON objects whose keys are the columns of `kaffee filter`.
 
-    Beside them, only where there is something to say: `rejected`, the names of readings that were not believed;
-    `restarted`, true where the belief started anew; `fault`, why.
+    Beside them, only where they apply: `rejected`, the names of readings that were not believed; `restarted`, true
+    where the belief started again; `fault`, why.
 
     Args:
         levels: Quantiles of the signal that are written, too.
     """
 
     def __init__(self, columns: Sequence[str], dtype: str, levels: Sequence[float] = ()) -> None:
-        self.columns = tuple(columns)
-        self.levels = check_levels(levels)
+        self.columns, self.levels = tuple(columns), check_levels(levels)
         kinds = ["mean", "std", *map(quantile_name, self.levels), "predicted_mean", "predicted_std"]
         keys = [f"{name}_{kind}" for name in columns for kind in kinds] + ["log_likelihood", "nis"]
         self._keys = [json.dumps(key) for key in keys]
@@ -281,17 +246,15 @@ class LineWriter:
         self._template = ", ".join(f"{key.replace('%', '%%')}: {self._number}" for key in self._keys)
 
     def encode(self, estimate: Estimate) -> Iterator[str]:
-        """The fields of every row, without the braces around them."""
-        quantiles = [estimate.mean + ndtri(level) * estimate.std for level in self.levels]
-        predicted = [estimate.predicted_mean, estimate.predicted_std]
-        fields = np.stack([estimate.mean, estimate.std, *quantiles, *predicted], axis=-1)
+        """Write the fields of every row, without the braces around them."""
+        fields = np.stack(list(estimate.variables(self.levels).values()), axis=-1)
         tail = np.stack([estimate.log_likelihood, estimate.nis], axis=-1)
         table = np.concatenate([fields.reshape(len(fields), -1), tail], axis=1)
         plain = np.isfinite(table).all(axis=1) & ~estimate.rejected.any(axis=1) & ~estimate.restarted
         for i, (row, is_plain) in enumerate(zip(table.tolist(), plain.tolist(), strict=True)):
-            yield self._template % tuple(row) if is_plain else self._careful(row, estimate, i)
+            yield self._template % tuple(row) if is_plain else self._encode_special(row, estimate, i)
 
-    def _careful(self, row: list[float], estimate: Estimate, i: int) -> str:
+    def _encode_special(self, row: list[float], estimate: Estimate, i: int) -> str:
         numbers = [self._number % value if np.isfinite(value) else "null" for value in row]
         parts = [f"{key}: {number}" for key, number in zip(self._keys, numbers, strict=True)]
         notes: dict[str, Any] = {}

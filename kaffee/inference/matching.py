@@ -1,4 +1,4 @@
-"""Does a recording fit a model? Its columns by name, its time step by the clock."""
+"""Match a recording to a model: its columns by name, its time step by the clock."""
 
 import warnings
 from dataclasses import replace
@@ -12,12 +12,12 @@ STEP_TOLERANCE = 0.01
 
 
 def model_columns(reconstruction: Reconstruction) -> tuple[str, ...]:
-    """The names of the observed coordinates; x1..xN for a model that was never told."""
+    """Name the observed coordinates; x1..xN for a model that was never told."""
     return check_columns(reconstruction.columns or None, reconstruction.model.num_observed, "model")
 
 
-def matched(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Series:
-    """The model's columns of a series, in the model's order.
+def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Series:
+    """Take the model's columns of a series, in the model's order.
 
     Columns are found by name; others are left out. Where only one side has names of its own, and none of them is one of
     the other's, position decides, with a warning if it is the series that has them.
@@ -42,13 +42,17 @@ def matched(reconstruction: Reconstruction, series: Series, *, any_step: bool = 
             f"{'is' if len(missing) == 1 else 'are'} not among {quoted(series.columns)}. Rename the columns, or name "
             "those that take their place, in the model's order (--columns, or Series.select)."
         )
-    if not any_step:
-        _check_step(reconstruction, chosen)
+    step, dt = chosen.time_step, reconstruction.dt
+    if not any_step and step is not None and abs(step - dt) > STEP_TOLERANCE * dt:
+        raise DataError(
+            f"{series.label}: a row every {step:.6g}, but one step of the model is {dt:.6g}. Resample the recording; "
+            "or, if its times are in another unit than those the model was fitted to, pass any_step (--any-step)."
+        )
     return chosen
 
 
 def decided_by_position(wanted: tuple[str, ...], given: tuple[str, ...]) -> bool:
-    """Whether nothing but position can tell which column is which: as many, one side without names, none in common.
+    """Tell whether only position can match the columns: as many, one side without names, none in common.
 
     >>> names = ("x1", "x2")
     >>> [decided_by_position(names, given) for given in (("a", "b"), ("x2", "b"), ("a",))]
@@ -59,7 +63,7 @@ def decided_by_position(wanted: tuple[str, ...], given: tuple[str, ...]) -> bool
 
 
 def position_note(wanted: tuple[str, ...], series: Series) -> str:
-    """The sentence about a series whose names say nothing to the model."""
+    """Warn of a series whose columns are matched by position."""
     return (
         f"{series.label}: {quoted(series.columns)} are taken for the model's {quoted(wanted)}, by their position. "
         "Rename them, or on the command line name them in the model's order (--columns), to be sure."
@@ -67,14 +71,5 @@ def position_note(wanted: tuple[str, ...], series: Series) -> str:
 
 
 def automatic(names: tuple[str, ...]) -> bool:
-    """Whether nobody named these columns: x1..xN, or 0..N-1 as pandas calls them."""
+    """Tell whether these are default names: x1..xN, or 0..N-1 as pandas calls them."""
     return names in (check_columns(None, len(names), "names"), tuple(map(str, range(len(names)))))
-
-
-def _check_step(reconstruction: Reconstruction, series: Series) -> None:
-    step, dt = series.time_step, reconstruction.dt
-    if step is not None and abs(step - dt) > STEP_TOLERANCE * dt:
-        raise DataError(
-            f"{series.label}: a row every {step:.6g}, but one step of the model is {dt:.6g}. Resample the recording; "
-            "or, if its times are in another unit than those the model was fitted to, pass any_step (--any-step)."
-        )

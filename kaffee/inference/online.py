@@ -1,8 +1,4 @@
-"""The compiled programs of the online filter: one row, or as many as are waiting.
-
-A program is compiled once for the structure and sizes of a model and shared by all filters of that structure; weights
-are arguments. Results travel as one array, since every array that crosses the border costs a microsecond.
-"""
+"""Filter readings as they arrive: constant memory, one compiled program, a state that can be saved."""
 
 import hashlib
 import json
@@ -10,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -22,160 +18,19 @@ from numpy.typing import ArrayLike
 from kaffee.checkpoint.pytrees import fill_arrays, named_arrays
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.errors import CheckpointError, DataError
-from kaffee.filtering.gated import Gate, Row, Track, advance, before_the_first_row, gate_of
+from kaffee.filtering.gated import Gate, Row, Track, advance, make_gate, new_track, summarise
 from kaffee.filtering.recursion import Recursion
 from kaffee.inference.matching import model_columns
-from kaffee.inference.results import Estimate
+from kaffee.inference.results import Estimate, RowArrays
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import read_record, versions, write_record
 
 CHUNK = 256
-"""Rows that one call of `many` takes at most."""
-
-
-class Programs(NamedTuple):
-    """Compiled for one structure of models.
-
-    Attributes:
-        one: (weights, gate, track, x) -> (track, packed row).
-        many: (weights, gate, track, xs, count) -> (track, packed rows), of which the first `count` are filled. The
-            loop's body does not know how many rows there are, so results do not depend on how rows arrive.
-    """
-
-    one: Callable[..., tuple[Track, Array]]
-    many: Callable[..., tuple[Track, Array]]
-
-
-def weights_of(model: StateSpaceModel) -> tuple[list[Array], Any]:
-    """The arrays of a model, and the hashable rest."""
-    arrays, static = eqx.partition(model, eqx.is_array)
-    leaves, structure = jax.tree.flatten(arrays)
-    return leaves, (structure, static)
-
-
-@lru_cache(maxsize=16)
-def programs(recursion: Recursion, rest: Any) -> Programs:
-    """The programs for models of one structure."""
-    structure, static = rest
-
-    def model_of(weights: list[Array]) -> StateSpaceModel:
-        return eqx.combine(jax.tree.unflatten(structure, weights), static)
-
-    @jax.jit
-    def one(weights: list[Array], gate: Gate, track: Track, x: Float[Array, " N"]) -> tuple[Track, Array]:
-        track, row = advance(model_of(weights), recursion, gate, track, x[None])
-        return track, pack(row)
-
-    @jax.jit
-    def many(
-        weights: list[Array], gate: Gate, track: Track, xs: Float[Array, "B N"], count: Array
-    ) -> tuple[Track, Array]:
-        model = model_of(weights)
-
-        def body(i: Array, carry: tuple[Track, Array]) -> tuple[Track, Array]:
-            track, rows = carry
-            track, row = advance(model, recursion, gate, track, jax.lax.dynamic_slice_in_dim(xs, i, 1))
-            return track, jax.lax.dynamic_update_slice_in_dim(rows, pack(row)[None], i, axis=0)
-
-        width = packed_width(model.num_observed, model.latent_dim)
-        return jax.lax.fori_loop(0, count, body, (track, jnp.zeros((xs.shape[0], width), model.dtype)))
-
-    return Programs(one, many)
-
-
-def pack(row: Row) -> Float[Array, " K"]:
-    """The row of the only track as one vector."""
-    return jnp.concatenate([value[0].reshape(-1).astype(row.nll.dtype) for value in row])
-
-
-@lru_cache
-def places(num_observed: int, latent_dim: int) -> tuple[slice | int, ...]:
-    """Where `pack` puts each field of a row; one number has no axis of its own."""
-    N, M = num_observed, latent_dim
-    found: list[slice | int] = []
-    end = 0
-    for width in (M, M, M, M, N, N, N, N, None, None, N, N, None, None):
-        found.append(end if width is None else slice(end, end + width))
-        end += 1 if width is None else width
-    return tuple(found)
-
-
-def packed_width(num_observed: int, latent_dim: int) -> int:
-    """How many numbers `pack` packs."""
-    return 4 * latent_dim + 6 * num_observed + 4
-
-
-def unpack(packed: Float[np.ndarray, "... K"], num_observed: int, latent_dim: int) -> Row:
-    """What `pack` packed."""
-    fields: list[Any] = [packed[..., place] for place in places(num_observed, latent_dim)]
-    return Row(*fields)
-
-
-# The state of an online filter on disk: safetensors and JSON, checksummed, tied to its model.
-
-
-FORMAT = "kaffee-online"
-FORMAT_VERSION = 1
-NAME = "online"
+"""Rows that one call of the compiled loop takes at most."""
+_FORMAT = {"format": "kaffee-online", "format_version": 1}
+_NAME = "online"
 # The counter of rejections has 32 bits.
-MAX_PATIENCE = 2**31 - 1
-
-
-def fingerprint(reconstruction: Reconstruction) -> str:
-    """SHA-256 of all that decides what a filter computes: weights, scaler, method."""
-    head = {"scaler": reconstruction.scaler.to_dict(), "method": reconstruction.method}
-    digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
-    for name, array in sorted(named_arrays(reconstruction.model).items()):
-        digest.update(f"{name} {array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def write_track(folder: Path, reconstruction: Reconstruction, track: Track, facts: Mapping[str, Any]) -> Path:
-    """Write a track and the facts beside it; JSON values."""
-    meta = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "versions": versions(),
-        "model": fingerprint(reconstruction),
-        "facts": dict(facts),
-    }
-    write_record(folder, NAME, named_arrays(track), meta)
-    return folder
-
-
-def read_track(folder: Path, reconstruction: Reconstruction, template: Track) -> tuple[Track, dict[str, Any]]:
-    """Read what `write_track` wrote for the same model."""
-    arrays, meta = read_record(folder, NAME, "state of an online filter")
-    if meta.get("format") != FORMAT or meta.get("format_version") != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{folder}/{NAME}.json is not the state of an online filter that this version reads (format "
-            f"{meta.get('format')!r:.80}, version {meta.get('format_version')!r:.80}). Start anew without it."
-        )
-    if meta.get("model") != fingerprint(reconstruction):
-        raise CheckpointError(
-            f"{folder} is the state of another model's filter. Restore it with the model it was saved with, or start "
-            "anew without it."
-        )
-    return fill_arrays(template, arrays, str(folder)), _facts(meta.get("facts"), folder)
-
-
-def _facts(given: Any, folder: Path) -> dict[str, Any]:
-    """What `OnlineFilter.save` notes beside the track, with the values that it can have."""
-    if isinstance(given, dict):
-        gate, patience, steps, time = (given.get(name) for name in ("gate", "patience", "num_steps", "time"))
-        whole = type(patience) is int and 1 <= patience <= MAX_PATIENCE and type(steps) is int and steps >= 0
-        since = given.get("steps_since_time", 0)  # older states do not say
-        known = (time is None or (type(time) is float and math.isfinite(time))) and type(since) is int and since >= 0
-        if whole and known and (gate is None or (type(gate) is float and 0.0 < gate < 1.0)):
-            facts = {"gate": gate, "patience": patience, "num_steps": steps}
-            return facts | {"time": time, "steps_since_time": since}
-    raise CheckpointError(
-        f"{folder}/{NAME}.json does not say which gate the filter had and how many steps it took. "
-        "Start anew without it."
-    )
-
-
-# Filtering as readings arrive: constant memory, one compiled program, state that can be saved.
+_MAX_PATIENCE = 2**31 - 1
 
 
 class OnlineFilter:
@@ -189,7 +44,7 @@ class OnlineFilter:
     Every call is one step of the model, with a reading or without. The first one anchors the belief, as in training
     and in `filter_recordings`, whose beliefs these are. The first call compiles for a second or two; after that a step
     takes about a hundred microseconds, a row of `run` less than ten, whatever came before. A belief stays finite
-    whatever is read: infinite and absurd values are rejected, and a belief that is lost starts anew (`restarted`).
+    whatever is read: infinite and absurd values are rejected, and a belief that is lost starts again (`restarted`).
 
     Args:
         gate: Reject readings whose squared normalised innovation exceeds this chi-square quantile, such as 0.9999.
@@ -202,12 +57,13 @@ class OnlineFilter:
         self.set_gate(gate, patience)
         self.columns = model_columns(reconstruction)
         self.num_steps = 0
-        # The last time that was told, for those who know it, and the steps since; kept with the state.
+        # The time of the last line that had one, for streams with times, and the steps since; saved with the state.
         self.time: float | None = None
         self.steps_since_time = 0
-        self._weights, rest = weights_of(model)
-        self._programs = programs(reconstruction.filter, rest)
-        self._track = before_the_first_row(model, 1)
+        arrays, static = eqx.partition(model, eqx.is_array)
+        self._weights, structure = jax.tree.flatten(arrays)
+        self._filter_row, self._filter_rows = _compile(reconstruction.filter, structure, static)
+        self._track = new_track(model, 1)
         self._sizes = (model.num_observed, model.latent_dim)
         self._dtype = np.dtype(model.dtype)
         self._mean, self._scale = reconstruction.scaler.mean, reconstruction.scaler.scale
@@ -218,47 +74,40 @@ class OnlineFilter:
         Args:
             observation: (N,) in data units, NaN for entries that are missing; None for a step without any.
         """
-        if observation is None:
-            values = np.full(self._sizes[0], np.nan)
-        else:
-            values = _numbers(observation)
-            if values.shape != self._mean.shape:
-                raise self._misshapen(values)
-        x = self._standardised(values)
-        self._track, packed = self._programs.one(self._weights, self._gate, self._track, x)
+        values = np.full(self._sizes[0], np.nan) if observation is None else _read_numbers(observation)
+        if values.shape != self._mean.shape:
+            raise self._misshapen(values)
+        x = self._standardise(values)
+        self._track, packed = self._filter_row(self._weights, self._gate, self._track, x)
         self.num_steps += 1
-        return Estimate(unpack(np.asarray(packed), *self._sizes), self.reconstruction.scaler)
+        return self._estimate(np.asarray(packed))
 
     def run(self, observations: Float[np.ndarray, "T N"]) -> Estimate:
-        """As many steps as there are rows; the result has a leading axis (T,). Faster than single steps."""
-        values = _numbers(observations)
+        """Take as many steps as there are rows; the result has a leading axis (T,). Faster than single steps."""
+        values = _read_numbers(observations)
         if values.ndim != 2 or values.shape[1] != self._sizes[0]:
             raise self._misshapen(values)
-        x = self._standardised(values)
-        found: list[np.ndarray] = []
+        x = self._standardise(values)
+        rows = [np.empty((0, _packed_width(*self._sizes)), self._dtype)]
         for first in range(0, len(x), CHUNK):
             part = x[first : first + CHUNK]
             chunk = np.full((CHUNK, x.shape[1]), np.nan, self._dtype)
             chunk[: len(part)] = part
-            self._track, packed = self._programs.many(
-                self._weights, self._gate, self._track, chunk, np.int32(len(part))
-            )
-            found.append(np.asarray(packed)[: len(part)])
+            count = np.int32(len(part))
+            self._track, packed = self._filter_rows(self._weights, self._gate, self._track, chunk, count)
+            rows.append(np.asarray(packed)[: len(part)])
             self.num_steps += len(part)
-        rows = np.concatenate(found) if found else np.empty((0, packed_width(*self._sizes)))
-        return Estimate(unpack(rows, *self._sizes), self.reconstruction.scaler)
+        return self._estimate(np.concatenate(rows))
 
     def save(self, path: str | Path) -> Path:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""
         facts: dict[str, Any] = {"gate": self.gate, "patience": self.patience}
         facts |= {"num_steps": self.num_steps, "time": self.time, "steps_since_time": self.steps_since_time}
-        return write_track(Path(path), self.reconstruction, self._track, facts)
+        return _write_track(Path(path), self.reconstruction, self._track, facts)
 
     def restore(self, path: str | Path) -> Self:
         """Go on where `save` was called, gate included; the model must be the same."""
-        self._track, facts = read_track(
-            Path(path), self.reconstruction, before_the_first_row(self.reconstruction.model, 1)
-        )
+        self._track, facts = _read_track(Path(path), self.reconstruction)
         self.set_gate(facts["gate"], facts["patience"])
         self.num_steps, self.time = facts["num_steps"], facts["time"]
         self.steps_since_time = facts["steps_since_time"]
@@ -266,13 +115,17 @@ class OnlineFilter:
 
     def set_gate(self, gate: float | None, patience: int = 10) -> None:
         """Choose which readings are believed from now on; see the class."""
-        self._gate = gate_of(gate, patience)
+        self._gate = make_gate(gate, patience)
         self.gate, self.patience = gate, patience
 
-    def _standardised(self, values: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
+    def _standardise(self, values: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
         # In float64 before the cast: a large offset would cost digits. Overflow becomes infinite, which is rejected.
         with np.errstate(over="ignore"):
             return ((values - self._mean) / self._scale).astype(self._dtype)
+
+    def _estimate(self, packed: Float[np.ndarray, "... K"]) -> Estimate:
+        fields: list[Any] = [packed[..., place] for place in _find_places(*self._sizes)]
+        return Estimate(self.columns, None, RowArrays(Row(*fields), self.reconstruction.scaler))
 
     def _misshapen(self, values: np.ndarray) -> DataError:
         N = self._sizes[0]
@@ -282,7 +135,7 @@ class OnlineFilter:
         )
 
 
-def _numbers(values: Any) -> np.ndarray:
+def _read_numbers(values: Any) -> np.ndarray:
     try:
         array = np.asarray(values)
         if array.dtype.kind == "c":  # NumPy would drop the imaginary part
@@ -290,3 +143,108 @@ def _numbers(values: Any) -> np.ndarray:
         return array.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
         raise DataError(f"A reading must be numbers, nan for missing ones, not {values!r:.80}.") from error
+
+
+@lru_cache(maxsize=16)
+def _compile(recursion: Recursion, structure: Any, static: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Compile the filter of one row and of many for models of one structure and size; weights are arguments.
+
+    The first maps (weights, gate, track, x) to (track, packed row). The second maps (weights, gate, track, xs, count)
+    to (track, packed rows), of which the first `count` are filled; its loop's body does not know how many rows there
+    are, so results do not depend on how rows arrive.
+    """
+
+    def advance_one(
+        model: StateSpaceModel, gate: Gate, track: Track, x: Float[Array, "1 N"]
+    ) -> tuple[Track, Float[Array, " K"]]:
+        track, now = advance(model, recursion, gate, track, x)
+        row = summarise(model, now)
+        # One array, since every array that leaves the program costs a microsecond.
+        return track, jnp.concatenate([value[0].reshape(-1).astype(row.nll.dtype) for value in row])
+
+    def build(weights: list[Array]) -> StateSpaceModel:
+        return eqx.combine(jax.tree.unflatten(structure, weights), static)
+
+    @jax.jit
+    def one(weights: list[Array], gate: Gate, track: Track, x: Float[Array, " N"]) -> tuple[Track, Array]:
+        return advance_one(build(weights), gate, track, x[None])
+
+    @jax.jit
+    def many(
+        weights: list[Array], gate: Gate, track: Track, xs: Float[Array, "B N"], count: Array
+    ) -> tuple[Track, Array]:
+        model = build(weights)
+
+        def body(i: Array, carry: tuple[Track, Array]) -> tuple[Track, Array]:
+            track, row = advance_one(model, gate, carry[0], jax.lax.dynamic_slice_in_dim(xs, i, 1))
+            return track, jax.lax.dynamic_update_slice_in_dim(carry[1], row[None], i, axis=0)
+
+        width = _packed_width(model.num_observed, model.latent_dim)
+        return jax.lax.fori_loop(0, count, body, (track, jnp.zeros((xs.shape[0], width), model.dtype)))
+
+    return one, many
+
+
+@lru_cache
+def _find_places(num_observed: int, latent_dim: int) -> tuple[slice | int, ...]:
+    """Find the fields of a `Row` in a packed one; a single number has no axis of its own."""
+    N, M = num_observed, latent_dim
+    places: list[slice | int] = []
+    end = 0
+    for width in (M, M, M, M, N, N, N, N, None, None, N, N, None, None):
+        places.append(end if width is None else slice(end, end + width))
+        end += 1 if width is None else width
+    return tuple(places)
+
+
+def _packed_width(num_observed: int, latent_dim: int) -> int:
+    return 4 * latent_dim + 6 * num_observed + 4
+
+
+def fingerprint(reconstruction: Reconstruction) -> str:
+    """Hash (SHA-256) all that decides what a filter computes: weights, scaler, method."""
+    head = {"scaler": reconstruction.scaler.to_dict(), "method": reconstruction.method}
+    digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
+    for name, array in sorted(named_arrays(reconstruction.model).items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _write_track(folder: Path, reconstruction: Reconstruction, track: Track, facts: Mapping[str, Any]) -> Path:
+    """Write a track and the facts beside it, JSON values, tied to the model."""
+    meta = {**_FORMAT, "versions": versions(), "model": fingerprint(reconstruction), "facts": dict(facts)}
+    write_record(folder, _NAME, named_arrays(track), meta)
+    return folder
+
+
+def _read_track(folder: Path, reconstruction: Reconstruction) -> tuple[Track, dict[str, Any]]:
+    arrays, meta = read_record(folder, _NAME, "state of an online filter")
+    if any(meta.get(key) != value for key, value in _FORMAT.items()):
+        raise CheckpointError(
+            f"{folder}/{_NAME}.json is not the state of an online filter that this version reads (format "
+            f"{meta.get('format')!r:.80}, version {meta.get('format_version')!r:.80}). Start anew without it."
+        )
+    if meta.get("model") != fingerprint(reconstruction):
+        raise CheckpointError(
+            f"{folder} is the state of another model's filter. Restore it with the model it was saved with, or start "
+            "anew without it."
+        )
+    facts = meta.get("facts")
+    if not isinstance(facts, dict) or not _are_valid(facts := {"steps_since_time": 0, **facts}):
+        raise CheckpointError(
+            f"{folder}/{_NAME}.json does not say which gate the filter had and how many steps it took. "
+            "Start anew without it."
+        )
+    return fill_arrays(new_track(reconstruction.model, 1), arrays, str(folder)), facts
+
+
+def _are_valid(facts: dict[str, Any]) -> bool:
+    """Check what `OnlineFilter.save` notes beside the track for the values that it can have."""
+    gate, time, patience = facts.get("gate"), facts.get("time"), facts.get("patience", 0)
+    whole = all(
+        type(count) is int and count >= 0 for count in (patience, facts.get("num_steps"), facts["steps_since_time"])
+    )
+    known = time is None or (type(time) is float and math.isfinite(time))
+    return (
+        whole and known and 1 <= patience <= _MAX_PATIENCE and (gate is None or (type(gate) is float and 0 < gate < 1))
+    )

@@ -1,108 +1,262 @@
-"""What a filter knows at one row, or at every row of a recording: the same numbers in data units."""
+"""Results of inference in data units: named arrays over the rows of a recording, as table, series or frame."""
 
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
+from scipy.special import ndtri
 
 from kaffee.data.scaler import Scaler
+from kaffee.data.series import Series
+from kaffee.data.timeaxis import NUMBERED, Origin
+from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.gated import Row
 from kaffee.filtering.recursion import QUANTITIES
 
+BAND = (0.05, 0.95)
+"""The quantile levels of a 90 % band."""
+FORECAST_LEVELS = (0.05, 0.5, 0.95)
+"""The quantile levels of a forecast."""
+_PREDICTED = ("predicted_mean", "predicted_std")
+_PER_ROW = ("log_likelihood", "nis")
+_PER_COORDINATE = ("values", "mean", "std", "reading_std", *_PREDICTED, "accepted", "rejected", "members")
 
-class Estimate:
-    """A filtered belief in data units; every array has the leading axes of its rows: none, or (T,).
 
-    Numbers are converted when they are asked for, so that an online filter does not pay for what nobody reads.
+def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
+    """Check quantile levels and return each once, in order."""
+    bad = [level for level in levels if not 0.0 < level < 1.0]
+    if bad:
+        raise ConfigError(f"A quantile level lies between 0 and 1, as in 0.05; not {bad[0]:g}.")
+    return tuple(sorted(set(levels)))
+
+
+def quantile_name(level: float) -> str:
+    """Name the columns of a quantile.
+
+    >>> [quantile_name(level) for level in (0.05, 0.5, 0.025, 0.95)]
+    ['q05', 'q50', 'q025', 'q95']
     """
-
-    def __init__(self, row: Row, scaler: Scaler) -> None:
-        self._row, self._scaler = row, scaler
-
-    def at(self, rows: Int[np.ndarray, " K"]) -> "Estimate":
-        """Some rows of many."""
-        return Estimate(Row(*(np.asarray(value)[rows] for value in self._row)), self._scaler)
-
-    @cached_property
-    def mean(self) -> Float[np.ndarray, "... N"]:
-        """Of the signal B z, given all readings up to this one."""
-        return self._scaler.inverse(_float64(self._row.signal_mean))
-
-    @cached_property
-    def std(self) -> Float[np.ndarray, "... N"]:
-        """Of the signal, without observation noise."""
-        return self._scaler.inverse_std(_float64(self._row.signal_std))
-
-    @cached_property
-    def predicted_mean(self) -> Float[np.ndarray, "... N"]:
-        """Of the reading, given those before it; NaN where the belief (re)starts."""
-        return self._scaler.inverse(_float64(self._row.reading_mean))
-
-    @cached_property
-    def predicted_std(self) -> Float[np.ndarray, "... N"]:
-        """Of the reading, observation noise included."""
-        return self._scaler.inverse_std(_float64(self._row.reading_std))
-
-    @property
-    def state_mean(self) -> Float[np.ndarray, "... M"]:
-        """Of the latent state, in the model's standardised coordinates, given all readings up to this one."""
-        return _float64(self._row.state_mean)
-
-    @property
-    def state_std(self) -> Float[np.ndarray, "... M"]:
-        """Likewise."""
-        return _float64(self._row.state_std)
-
-    @property
-    def predicted_state_mean(self) -> Float[np.ndarray, "... M"]:
-        """Of the latent state, given the readings before this one."""
-        return _float64(self._row.predicted_state_mean)
-
-    @property
-    def predicted_state_std(self) -> Float[np.ndarray, "... M"]:
-        """Likewise."""
-        return _float64(self._row.predicted_state_std)
-
-    @cached_property
-    def log_likelihood(self) -> Float[np.ndarray, "..."]:
-        """log p of the accepted entries given all earlier ones, in data units; NaN where the belief (re)starts.
-
-        log p_data(x) = log p_standard((x - mean) / scale) - sum log scale
-        """
-        return 0.0 - _float64(self._row.nll) - self.accepted @ np.log(self._scaler.scale)
-
-    @property
-    def nis(self) -> Float[np.ndarray, "..."]:
-        """v' Omega^-1 v: chi-square with as many degrees of freedom as entries were accepted, if all is well."""
-        return _float64(self._row.nis)
-
-    @property
-    def accepted(self) -> Bool[np.ndarray, "... N"]:
-        """Which entries were read and used."""
-        return np.asarray(self._row.accepted, bool)
-
-    @property
-    def rejected(self) -> Bool[np.ndarray, "... N"]:
-        """Which entries were read but not believed: beyond the gate, infinite, or absurdly large."""
-        return np.asarray(self._row.rejected, bool)
-
-    @property
-    def restarted(self) -> Bool[np.ndarray, "..."]:
-        """Whether the belief starts anew: at the first row, and after it was lost."""
-        return np.asarray(self._row.restarted, bool)
-
-    @property
-    def faults(self) -> Int[np.ndarray, "..."]:
-        """What was not finite before a restart, as an index in `recursion.QUANTITIES`; 0 if all was."""
-        return np.asarray(self._row.fault, np.int32)
-
-    @property
-    def fault(self) -> str:
-        """The first such quantity in words; empty if there is none."""
-        faults = self.faults.ravel()
-        return QUANTITIES[int(faults[np.argmax(faults > 0)])] if faults.size else ""
+    return "q" + f"{level:.10f}"[2:].rstrip("0").ljust(2, "0")
 
 
 def _float64(values: Any) -> np.ndarray:
     return np.asarray(values, np.float64)
+
+
+_IN_DATA_UNITS: dict[str, Callable[[Row, Scaler], np.ndarray]] = {
+    "mean": lambda row, scaler: scaler.inverse(_float64(row.signal_mean)),
+    "std": lambda row, scaler: scaler.inverse_std(_float64(row.signal_std)),
+    "predicted_mean": lambda row, scaler: scaler.inverse(_float64(row.reading_mean)),
+    "predicted_std": lambda row, scaler: scaler.inverse_std(_float64(row.reading_std)),
+    "state_mean": lambda row, _: _float64(row.state_mean),
+    "state_std": lambda row, _: _float64(row.state_std),
+    "predicted_state_mean": lambda row, _: _float64(row.predicted_state_mean),
+    "predicted_state_std": lambda row, _: _float64(row.predicted_state_std),
+    # log p_data(x) = log p_standard((x - mean) / scale) - sum log scale
+    "log_likelihood": lambda row, scaler: (
+        0.0 - _float64(row.nll) - np.asarray(row.accepted, bool) @ np.log(scaler.scale)
+    ),
+    "nis": lambda row, _: _float64(row.nis),
+    "accepted": lambda row, _: np.asarray(row.accepted, bool),
+    "rejected": lambda row, _: np.asarray(row.rejected, bool),
+    "restarted": lambda row, _: np.asarray(row.restarted, bool),
+    "faults": lambda row, _: np.asarray(row.fault, np.int32),
+}
+
+
+class RowArrays(Mapping[str, np.ndarray]):
+    """The arrays of filtered rows, converted when they are first read: an online filter pays for no others."""
+
+    def __init__(self, row: Row, scaler: Scaler) -> None:
+        self._row, self._scaler = row, scaler
+        self._converted: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._converted:
+            self._converted[name] = _IN_DATA_UNITS[name](self._row, self._scaler)
+        return self._converted[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_IN_DATA_UNITS)
+
+    def __len__(self) -> int:
+        return len(_IN_DATA_UNITS)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Estimate:
+    """What is known at every row of a recording, or at one row: arrays (T, N) or (N,), in data units.
+
+    Arrays are attributes, such as `estimate.mean`; which of them there are depends on the operation.
+
+    Attributes:
+        columns: Names of the coordinates.
+        times: Of the rows; None if they are only counted.
+        arrays: All arrays by name.
+        mean, std: Of the signal B z given all readings up to the row (filter) or of the recording (smooth), without
+            observation noise; of the ensemble (forecast).
+        reading_std: Of a reading of the signal, observation noise included (smooth).
+        predicted_mean, predicted_std: Of the reading given those before it, noise included; NaN at a restart (filter).
+        values: The readings with their gaps filled (impute); the observations of a free run (simulate).
+        members: (K, T, N), NaN from where one left the attractor (forecast).
+        state_mean, state_std, predicted_state_mean, predicted_state_std, states: Of the latent state, in the model's
+            standardised coordinates.
+        log_likelihood: log p of the accepted entries of a row given all earlier ones; NaN at a (re)start.
+        nis: v' Omega^-1 v: chi-square with as many degrees of freedom as entries were accepted, if all is well.
+        accepted, rejected: Which entries were used, and which were read but not believed.
+        restarted: Whether the belief starts again: at the first row, and after it was lost.
+        faults: What was not finite before a restart, an index in `kaffee.filtering.outcome.QUANTITIES`; 0 if all was.
+    """
+
+    columns: tuple[str, ...]
+    times: np.ndarray | None
+    arrays: Mapping[str, np.ndarray]
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        arrays = self.__dict__.get("arrays", {})
+        try:
+            return arrays[name]
+        except KeyError:
+            raise AttributeError(f"This estimate has no '{name}', only {', '.join(arrays)}.") from None
+
+    @property
+    def fault(self) -> str:
+        """The first quantity that was not finite, in words; empty if there is none."""
+        faults = self.faults.ravel()
+        return QUANTITIES[int(faults[np.argmax(faults > 0)])] if faults.size else ""
+
+    def quantile(self, level: float) -> Float[np.ndarray, "T N"]:
+        """Compute a quantile: of the members if there are any, else of a normal distribution."""
+        check_levels([level])
+        if "members" in self.arrays:
+            return np.nanquantile(self.members, level, axis=0)
+        return self.arrays["values" if "values" in self.arrays else "mean"] + ndtri(level) * self.std
+
+    def variables(self, levels: Sequence[float]) -> dict[str, np.ndarray]:
+        """Collect everything that a table has for every coordinate: mean, std, q05, ..."""
+        known = {name: self.arrays[name] for name in ("values", "mean", "std") if name in self.arrays}
+        if "std" in known:
+            known |= {quantile_name(level): self.quantile(level) for level in check_levels(levels)}
+        return known | {name: self.arrays[name] for name in _PREDICTED if name in self.arrays}
+
+    def row_variables(self) -> dict[str, np.ndarray]:
+        """Collect everything that a table has once for every row."""
+        return {name: self.arrays[name] for name in _PER_ROW if name in self.arrays}
+
+    def table(self, levels: Sequence[float] = (), *, latent: bool = False) -> dict[str, Float[np.ndarray, " T"]]:
+        """Name the columns of a table: `x` of values, `x_mean`, `x_std`, `x_q05`, ..., `log_likelihood`, `nis`.
+
+        Args:
+            latent: Also the latent states, `z1_mean`, `z1_std`, ...
+        """
+        variables = self.variables(levels)
+        groups = [
+            {"": variables.pop("values")} if "values" in variables else {},
+            {name: variables[name] for name in variables if name not in _PREDICTED},
+            {name: variables[name] for name in _PREDICTED if name in variables},
+        ]
+        tables = [_name_columns(self.columns, group) for group in groups]
+        if latent:
+            states = [f"z{m + 1}" for m in range(self.state_mean.shape[1])]
+            for names in (("state_mean", "state_std"), ("predicted_state_mean", "predicted_state_std")):
+                group = {name.replace("state_", ""): self.arrays[name] for name in names if name in self.arrays}
+                tables.append(_name_columns(states, group))
+        return _join([*tables, self.row_variables()])
+
+    def to_frame(self, levels: Sequence[float] = BAND) -> Any:
+        """Make a pandas DataFrame of the table, with the times as its index."""
+        from pandas import DataFrame, Index
+
+        return DataFrame(self.table(levels), index=None if self.times is None else Index(self.times, name="t"))
+
+    def as_vector(self) -> "Estimate":
+        """Drop the axis of the coordinates, of which there is one."""
+        arrays = self.arrays
+        return replace(self, arrays={n: arrays[n][..., 0] if n in _PER_COORDINATE else arrays[n] for n in arrays})
+
+    def at(self, rows: Int[np.ndarray, " K"]) -> "Estimate":
+        """Pick some rows."""
+        times = None if self.times is None else self.times[rows]
+        return replace(self, times=times, arrays={name: array[rows] for name, array in self.arrays.items()})
+
+    def __repr__(self) -> str:
+        return f"Estimate({', '.join(self.columns)}; shape {next(iter(self.variables(()).values())).shape})"
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates(Sequence[Estimate]):
+    """The estimates of all recordings.
+
+    Attributes:
+        estimates: One for each recording.
+        kind: What was done, such as "filtered".
+        facts: A summary.
+        title: The name of the recordings.
+        origin: How times and recordings were written.
+    """
+
+    estimates: tuple[Estimate, ...]
+    kind: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    title: str = ""
+    origin: Origin = NUMBERED
+
+    def __getitem__(self, recording: Any) -> Any:
+        return self.estimates[recording]
+
+    def __len__(self) -> int:
+        return len(self.estimates)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the summary as JSON values."""
+        return dict(self.facts)
+
+    def to_series(self, levels: Sequence[float] | None = None, *, latent: bool = False) -> Series:
+        """Make the table that the command line writes: see `Estimate.table`.
+
+        Args:
+            levels: Quantiles; by default a 90 % band, and the median of a forecast.
+            latent: Also the latent states.
+        """
+        tables = [estimate.table(self._levels(levels), latent=latent) for estimate in self.estimates]
+        recordings = [np.stack(list(table.values()), axis=1) for table in tables]
+        return self._series(recordings, tuple(tables[0]), f"{self.title} {self.kind}".strip())
+
+    def to_frame(self, levels: Sequence[float] | None = None) -> Any:
+        """Make a pandas DataFrame of the table; several recordings are the first level of its index."""
+        from pandas import concat
+
+        frames = [estimate.to_frame(self._levels(levels)) for estimate in self.estimates]
+        return frames[0] if len(frames) == 1 else concat(dict(enumerate(frames)), names=["recording"])
+
+    @property
+    def filled(self) -> Series:
+        """The values as a series: recordings with their gaps filled, or free runs."""
+        return self._series([estimate.values for estimate in self.estimates], self.estimates[0].columns, self.title)
+
+    def _levels(self, levels: Sequence[float] | None) -> Sequence[float]:
+        return (FORECAST_LEVELS if self.kind == "forecast" else BAND) if levels is None else levels
+
+    def _series(self, recordings: Sequence[np.ndarray], columns: tuple[str, ...], name: str) -> Series:
+        times = [estimate.times for estimate in self.estimates if estimate.times is not None]
+        return Series(tuple(recordings), columns, tuple(times) or None, name, origin=self.origin)
+
+
+def _name_columns(names: Sequence[str], variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    pairs = ((n, name, kind) for n, name in enumerate(names) for kind in variables)
+    return {f"{name}_{kind}" if kind else name: variables[kind][:, n] for n, name, kind in pairs}
+
+
+def _join(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Put tables side by side; a name that two of them need is an error."""
+    columns: dict[str, np.ndarray] = {}
+    for table in tables:
+        taken = sorted(set(columns) & set(table))
+        if taken:
+            raise DataError(
+                f"The column '{taken[0]}' of the result would be there twice. Rename the one of the recording."
+            )
+        columns |= table
+    return columns

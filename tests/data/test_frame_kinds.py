@@ -9,10 +9,10 @@ import pytest
 import xarray as xr
 
 from kaffee.data.adapters.frame import Request
-from kaffee.data.adapters.results_ import Bands, FilteredBands, Forecast
 from kaffee.data.frames import read_data
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
+from kaffee.inference.results import Estimate
 
 NAN = np.nan
 VALUES = np.array([[1.0, 10.0], [NAN, 20.0], [3.0, NAN], [4.0, 40.0]])
@@ -32,7 +32,7 @@ def labelled(values=VALUES):
 
 def bands(columns, times, rows=4):
     mean = np.arange(rows * len(columns), dtype=float).reshape(rows, len(columns))
-    return Bands(columns, times, mean, np.ones_like(mean))
+    return Estimate(columns, times, {"mean": mean, "std": np.ones_like(mean)})
 
 
 def forecast_of(data, num_steps=3, recording=0):
@@ -41,7 +41,8 @@ def forecast_of(data, num_steps=3, recording=0):
     start = 3.0 if series.times is None else series.times[recording][-1]
     times = start + (series.time_step or 1.0) * np.arange(1, num_steps + 1)
     members = np.random.default_rng(0).normal(size=(50, num_steps, series.num_coordinates))
-    return Forecast.of(series.columns, times, members)
+    moments = {"mean": members.mean(axis=0), "std": members.std(axis=0, ddof=1)}
+    return Estimate(series.columns, times, {**moments, "members": members})
 
 
 def test_every_kind_is_the_same_series():
@@ -113,7 +114,9 @@ def test_a_labelled_array_without_times_counts_rows():
 
 
 def test_rows_that_belong_to_no_coordinate_stand_beside():
-    found = FilteredBands(("a",), None, *(np.ones((4, 1)),) * 4, np.arange(4.0), np.arange(4.0))
+    names = ("mean", "std", "predicted_mean", "predicted_std")
+    rows = {"log_likelihood": np.arange(4.0), "nis": np.arange(4.0)}
+    found = Estimate(("a",), None, dict.fromkeys(names, np.ones((4, 1))) | rows)
     assert list(found.table((0.05,))) == [
         *("a_mean", "a_std", "a_q05", "a_predicted_mean", "a_predicted_std", "log_likelihood", "nis")
     ]

@@ -16,7 +16,6 @@ from inference.problems import SCALER, M, expanding_reconstruction, reconstruct,
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings
-from kaffee.inference.results import Estimate
 from kaffee.model.wrappers import Custom
 
 # The acceptance run: KAFFEE_ONLINE_STEPS=1000000 pytest tests/inference/test_online.py -k endures
@@ -50,13 +49,13 @@ def test_beliefs_are_those_of_the_batch_filter(dtype, tolerance):
     with jax.enable_x64(dtype == np.float64):
         model = reconstruct(make_model("straight_through", dtype=dtype))
         batch = filter_recordings(model, recordings())
-        for values, expected in zip(recordings().recordings, batch.estimates, strict=True):
+        for values, expected in zip(recordings().recordings, batch, strict=True):
             online = OnlineFilter(model)
             steps = [online.step(None if np.isnan(row).all() else row) for row in values]
             whole = OnlineFilter(model).run(values)
             assert_same(whole, expected, tolerance)
             for t, belief in enumerate(steps):
-                assert_same(belief, Estimate(jax.tree.map(lambda a, t=t: a[t], expected._row), SCALER), tolerance)
+                assert_same(belief, expected.at(t), tolerance)
             assert online.num_steps == len(values)
 
 

@@ -26,12 +26,12 @@ def compare(found, reconstruction, means, covariances, r):
     """States, signals and readings of one recording, to 1e-8 in units of the model."""
     model, scaler = reconstruction.model, reconstruction.scaler
     B, Lambda = matrix_of(model.observation), np.asarray(model.shell.observation_variance())
-    np.testing.assert_allclose(found.state_mean[r], means, rtol=0, atol=1e-8)
-    np.testing.assert_allclose(found.state_std[r] ** 2, np.diagonal(covariances, axis1=1, axis2=2), rtol=0, atol=1e-8)
-    np.testing.assert_allclose(scaler.transform(found.mean[r]), means @ B.T, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found[r].state_mean, means, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found[r].state_std ** 2, np.diagonal(covariances, axis1=1, axis2=2), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(scaler.transform(found[r].mean), means @ B.T, rtol=0, atol=1e-8)
     signal = np.diagonal(B @ covariances @ B.T, axis1=1, axis2=2)
-    np.testing.assert_allclose((found.std[r] / scaler.scale) ** 2, signal, rtol=0, atol=1e-8)
-    np.testing.assert_allclose((found.reading_std[r] / scaler.scale) ** 2, signal + Lambda, rtol=0, atol=1e-8)
+    np.testing.assert_allclose((found[r].std / scaler.scale) ** 2, signal, rtol=0, atol=1e-8)
+    np.testing.assert_allclose((found[r].reading_std / scaler.scale) ** 2, signal + Lambda, rtol=0, atol=1e-8)
 
 
 def test_a_linear_model_is_smoothed_to_its_exact_posterior(x64):
@@ -67,8 +67,8 @@ def test_other_models_are_smoothed_around_the_filters_linearisations(make, metho
         oracle = textbook_smoother(reconstruction.model, values, transport=method != "blind")
         compare(found, reconstruction, *oracle[:2], r)
         filtered = np.sqrt(np.diagonal(oracle[2], axis1=1, axis2=2))
-        assert (found.state_std[r] <= filtered + 1e-9).all()
-        assert (found.state_std[r][:-1] < filtered[:-1]).any()
+        assert (found[r].state_std <= filtered + 1e-9).all()
+        assert (found[r].state_std[:-1] < filtered[:-1]).any()
 
 
 def test_a_gap_that_no_model_can_bridge_stays_finite_in_float32():
@@ -80,10 +80,10 @@ def test_a_gap_that_no_model_can_bridge_stays_finite_in_float32():
     series = Series.from_arrays(values, columns=reconstruction.columns)
     filtered, smoothed = filter_recordings(reconstruction, series), smooth(reconstruction, series)
     assert filtered.describe()["restarts"] >= 10
-    standard = smoothed.std[0] / reconstruction.scaler.scale
-    assert np.isfinite(smoothed.mean[0]).all()
+    standard = smoothed[0].std / reconstruction.scaler.scale
+    assert np.isfinite(smoothed[0].mean).all()
     assert np.isfinite(standard).all()
     assert standard[90:100].max() < 1.0
     assert 1.0 < standard[500:600].max() < 20.0
     assert standard[1110:].max() < 1.0
-    assert (smoothed.state_std[0] <= filtered.estimates[0].state_std * (1 + 1e-3) + 1e-3).all()
+    assert (smoothed[0].state_std <= filtered[0].state_std * (1 + 1e-3) + 1e-3).all()

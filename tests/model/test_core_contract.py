@@ -1,6 +1,5 @@
 """What every core promises: its Jacobian, the moments that it transports and their cotangents."""
 
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

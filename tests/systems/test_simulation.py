@@ -1,6 +1,5 @@
 """Simulation: the definition of appendix C.3, seeds, divergence, caching."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

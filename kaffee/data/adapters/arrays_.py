@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from kaffee.data.adapters.frame import Data, Request, listed, only
-from kaffee.data.adapters.results_ import Bands, Forecast
-from kaffee.data.columns import as_series
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError
 
@@ -20,12 +18,12 @@ class ArrayFrame:
     vector: bool = False
     dated: bool = False
 
-    def rows(self, bands: Bands, levels: Sequence[float]) -> Bands:
+    def rows(self, bands: Any, levels: Sequence[float]) -> Any:
         """The bands themselves; any quantile can be asked for later."""
         bands = replace(bands, times=self._times(bands.times))
         return bands.as_vector() if self.vector else bands
 
-    def ahead(self, forecast: Forecast, levels: Sequence[float], num_rows: int) -> Bands:
+    def ahead(self, forecast: Any, levels: Sequence[float], num_rows: int) -> Any:
         """The forecast itself, members and all."""
         return self.rows(forecast, levels)
 
@@ -68,11 +66,13 @@ class SeriesFrame:
 
     columns: tuple[str, ...]
 
-    def rows(self, bands: Bands, levels: Sequence[float]) -> Series:
+    def rows(self, bands: Any, levels: Sequence[float]) -> Series:
         """Columns `x_mean`, `x_std`, `x_q05`, ..."""
-        return as_series([bands.table(levels)], None if bands.times is None else [bands.times], "")
+        table = bands.table(levels)
+        times = None if bands.times is None else (bands.times,)
+        return Series((np.stack(list(table.values()), axis=1),), tuple(table), times)
 
-    def ahead(self, forecast: Forecast, levels: Sequence[float], num_rows: int) -> Series:
+    def ahead(self, forecast: Any, levels: Sequence[float], num_rows: int) -> Series:
         """Likewise."""
         return self.rows(forecast, levels)
 

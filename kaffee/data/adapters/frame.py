@@ -7,17 +7,16 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from kaffee.data.adapters.results_ import Bands, Forecast
 from kaffee.data.series import Series
 
 
 class Frame(Protocol):
     """The form in which one recording came."""
 
-    def rows(self, bands: Bands, levels: Sequence[float]) -> Any:
+    def rows(self, bands: Any, levels: Sequence[float]) -> Any:
         """Bands at the rows of the recording."""
 
-    def ahead(self, forecast: Forecast, levels: Sequence[float], num_rows: int) -> Any:
+    def ahead(self, forecast: Any, levels: Sequence[float], num_rows: int) -> Any:
         """A forecast of the steps after its last row; `num_rows` are the rows that it has, missing ones included."""
 
     def values(self, values: Float[np.ndarray, "T N"], times: np.ndarray | None) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 
 from kaffee.data.adapters.clock import Clock, pandas, read_index
 from kaffee.data.adapters.frame import Data, Request
-from kaffee.data.adapters.results_ import Bands, Forecast
 from kaffee.data.adapters.tables_ import assembled, check_numeric
 from kaffee.data.validation import check_columns
 from kaffee.errors import DataError
@@ -37,11 +36,11 @@ class LabelledFrame:
     transposed: bool = False
     name: Any = None
 
-    def rows(self, bands: Bands, levels: Sequence[float]) -> Any:
+    def rows(self, bands: Any, levels: Sequence[float]) -> Any:
         """A Dataset of `mean`, `std`, `q05`, ... over time and variable."""
         return self._dataset(bands, levels, self.clock.labels(bands.times))
 
-    def ahead(self, forecast: Forecast, levels: Sequence[float], num_rows: int) -> Any:
+    def ahead(self, forecast: Any, levels: Sequence[float], num_rows: int) -> Any:
         """Likewise, at the times that come next."""
         assert forecast.times is not None
         return self._dataset(forecast, levels, self.clock.future(forecast.times, num_rows))
@@ -54,7 +53,7 @@ class LabelledFrame:
         """Likewise, by the time that passed."""
         return self._filled(values, self.clock.elapsed(times))
 
-    def _dataset(self, bands: Bands, levels: Sequence[float], index: Any) -> Any:
+    def _dataset(self, bands: Any, levels: Sequence[float], index: Any) -> Any:
         flat = bands.as_vector() if self.form == "vector" else bands
         dims = (self.time,) if self.form == "vector" else (self.time, self.variable)
         variables: dict[str, Any] = {name: (dims, values) for name, values in flat.variables(levels).items()}

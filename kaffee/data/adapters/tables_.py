@@ -9,7 +9,6 @@ import numpy as np
 
 from kaffee.data.adapters.clock import Clock, pandas, read_index
 from kaffee.data.adapters.frame import Data, Request, listed, only
-from kaffee.data.adapters.results_ import Bands, Forecast
 from kaffee.data.series import Series
 from kaffee.data.validation import check_columns
 from kaffee.errors import DataError
@@ -28,11 +27,11 @@ class TableFrame:
     columns: Any
     vector: bool = False
 
-    def rows(self, bands: Bands, levels: Sequence[float]) -> Any:
+    def rows(self, bands: Any, levels: Sequence[float]) -> Any:
         """Columns `x_mean`, `x_std`, `x_q05`, ..."""
         return self._table(bands.table(levels), self.clock.labels(bands.times))
 
-    def ahead(self, forecast: Forecast, levels: Sequence[float], num_rows: int) -> Any:
+    def ahead(self, forecast: Any, levels: Sequence[float], num_rows: int) -> Any:
         """Likewise, under the dates or numbers that come next."""
         assert forecast.times is not None
         return self._table(forecast.table(levels), self.clock.future(forecast.times, num_rows))

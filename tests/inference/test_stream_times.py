@@ -1,4 +1,4 @@
-"""Lines without a time in a stream that has times: none of them costs a reading, or a step that did not pass."""
+"""Times of a stream: steps that lines leave out are filled in, lines without a time cost no reading and no step."""
 
 import io
 
@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import PROPERTY, make_model
 
-from inference.problems import DT, reconstruct
+from inference.problems import COLUMNS, DT, reconstruct
 from inference.streams import Dripping, followed_lines, rows
-from kaffee.errors import CheckpointError
+from kaffee.data.series import Series
+from kaffee.errors import CheckpointError, DataError
 from kaffee.inference.lines import MOST_SKIPPED, BrokenLine, Clock
-from kaffee.inference.online import OnlineFilter, write_track
+from kaffee.inference.online import OnlineFilter, _write_track
+from kaffee.inference.recordings import filter_recordings
 
 GARBAGE = "### still here"
 
@@ -26,6 +28,116 @@ def reconstruction():
 def online(reconstruction):
     """A new filter of the same, compiled model."""
     return lambda: OnlineFilter(reconstruction)
+
+
+def test_a_stream_with_gaps_is_filtered_as_the_recording_is(online, reconstruction):
+    times = DT * np.array([0, 1, 2, 6, 7, 8, 9, 29, 30])
+    lines, values = rows(times)
+    objects, reports, counts = followed_lines(online(), lines)
+    found = filter_recordings(reconstruction, Series.from_arrays(values, columns=COLUMNS, times=times)).to_series()
+    expected = dict(zip(found.times[0], found.recordings[0][:, 0], strict=True))
+    assert [o["t"] for o in objects] == times.tolist()
+    np.testing.assert_allclose([o["left_mean"] for o in objects], [expected[t] for t in times], rtol=1e-5)
+    assert [o.get("skipped") for o in objects] == [None, None, None, 3, None, None, None, 19, None]
+    assert reports == []
+    assert (counts.lines, counts.steps, counts.skipped, counts.broken) == (10, 31, 22, 0)
+
+
+def test_what_is_filled_in_does_not_depend_on_how_lines_arrive_or_on_a_pause(online, tmp_path):
+    lines, _ = rows(DT * np.array([0, 3, 4, 4.5, 8, 2, 9, 5000, 5001]))
+    whole = followed_lines(online(), lines)[0]
+    first = online()
+    parts = followed_lines(first, lines[:5])[0]
+    second = online().restore(first.save(tmp_path))
+    assert second.time == 8 * DT
+    parts += followed_lines(second, lines[5:])[0]
+    without_numbers = [[{k: v for k, v in o.items() if k != "line"} for o in found] for found in (whole, parts)]
+    assert without_numbers[0] == without_numbers[1]
+
+
+def test_a_time_that_does_not_fit_breaks_its_line_which_is_no_step(online):
+    lines, _ = rows(DT * np.array([0, 1, 1, 2, 0.5, 3, 3.4, 4, 1e9, 5]))
+    objects, reports, counts = followed_lines(online(), lines)
+    assert {o["line"]: o["error"].split(":")[0].split(",")[0] for o in objects if "error" in o} == {
+        4: "time repeats",
+        6: "time goes back",
+        8: "time goes on by 0.4 steps",
+        10: "time jumps by 1e+09 steps",
+    }
+    assert "10000 can be filled in" in objects[8]["error"]
+    assert len(reports) == counts.broken == 4
+    assert (counts.steps, counts.skipped) == (6, 0)
+    assert all(("left_mean" in o) == ("error" not in o) for o in objects)
+
+
+def test_readings_without_a_time_are_one_step_each(online):
+    lines = ["0,10,11", "nan,10,11", "[10, 11]", "oops", "2,10,11"]
+    found = followed_lines(online(), lines)
+    objects, _, counts = found
+    assert objects[-1]["skipped"] == 5
+    assert (counts.steps, counts.broken) == (9, 1)
+    assert found == followed_lines(online(), lines, skip_broken=True)
+
+
+def test_times_may_have_a_unit_another_name_or_no_meaning(online):
+    lines = ["0,10,11", "1,10,11"]
+    for header, options in (("Time [s],left,right", {}), ("when,left,right", {"time_column": "when"})):
+        objects, _, _ = followed_lines(online(), lines, header=header, **options)
+        assert [o.get("skipped") for o in objects] == [None, 3]
+    objects, _, counts = followed_lines(online(), lines, any_step=True)
+    assert (counts.steps, objects[1]["t"]) == (2, 1.0)
+    with pytest.raises(DataError, match="the header has no 'when'"):
+        followed_lines(online(), lines, time_column="when")
+
+
+def counted(clock, times):
+    """Steps left out before each time; a word where it is broken."""
+    found = []
+    for time in times:
+        try:
+            found.append(clock.count_skipped(time))
+        except BrokenLine as error:
+            found.append(str(error).split()[1].strip(":"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([0.0, 1.04, 2.0, 3.0], [0, 0, 0, 0]),
+        ([0.0, 1.2, 2.0], [0, "goes", 1]),
+        ([0.0, 20.3], [0, "goes"]),
+        ([0.0, 20.19], [0, 19]),
+        ([0.0, float(MOST_SKIPPED + 1)], [0, MOST_SKIPPED]),
+        ([0.0, float(MOST_SKIPPED + 2), 1.0], [0, "jumps", 0]),
+        ([0.0, 1e300, -1e300, 1.0], [0, "jumps", "goes", 0]),
+        ([5.0, 5.0, 5.0, 5.0], [0, "repeats", "repeats", "repeats"]),
+        ([0.0, "later", 1.0, 2.0], [0, 0, 0, 0]),
+        ([1.7e9, 1.7e9 + 1, 1.7e9 + 3], [0, 0, 1]),
+        (["2024-05-31T12:00:00", "2024-05-31T12:00:01Z", "2024-05-31 14:00:03+02:00"], [0, 0, 1]),
+    ],
+)
+def test_steps_are_counted_by_the_clock(times, expected):
+    assert counted(Clock(1.0), times) == expected
+
+
+def test_a_clock_that_was_set_is_believed_at_the_second_line():
+    assert counted(Clock(1.0), [100.0, 0.0, 1.0, 2.0]) == [0, "goes", 0, 0]
+    assert counted(Clock(1.0), [0.0, 1e9, 1e9 + 1, 1e9 + 2]) == [0, "jumps", MOST_SKIPPED, 0]
+    assert counted(Clock(1.0), [0.0, 1.5, 2.5, 3.5]) == [0, "goes", 1, 0]
+
+
+def test_long_gaps_take_no_memory(online, monkeypatch):
+    sizes = []
+    run = OnlineFilter.run
+    monkeypatch.setattr(OnlineFilter, "run", lambda self, x: sizes.append(len(x)) or run(self, x))
+    lines, _ = rows(DT * 3000 * np.arange(8))
+    _, _, counts = followed_lines(online(), lines)
+    assert counts.steps == 21001
+    assert max(sizes) <= 4096 + MOST_SKIPPED
+
+
+# --- lines without a time ---
 
 
 def beliefs(objects):
@@ -124,9 +236,9 @@ def test_a_pause_changes_nothing(online, tmp_path, at):
 def test_a_state_of_before_steps_since_a_time_were_counted_is_read(online, reconstruction, tmp_path):
     facts = {"gate": None, "patience": 10, "num_steps": 1, "time": 0.5}
     track = online()._track
-    restored = online().restore(write_track(tmp_path / "old", reconstruction, track, facts))
+    restored = online().restore(_write_track(tmp_path / "old", reconstruction, track, facts))
     assert (restored.time, restored.steps_since_time) == (0.5, 0)
-    damaged = write_track(tmp_path / "damaged", reconstruction, track, {**facts, "steps_since_time": -1})
+    damaged = _write_track(tmp_path / "damaged", reconstruction, track, {**facts, "steps_since_time": -1})
     with pytest.raises(CheckpointError, match="Start anew"):
         online().restore(damaged)
 
@@ -140,15 +252,15 @@ def test_no_number_of_untimed_readings_breaks_a_time(gaps):
         for _ in range(untimed):
             clock.tick()
         before = clock.time
-        assert clock.skipped(before + steps * DT) == max(steps - 1 - untimed, 0)
+        assert clock.count_skipped(before + steps * DT) == max(steps - 1 - untimed, 0)
         assert clock.time == before + steps * DT
 
 
 def test_a_clock_that_is_set_counts_readings_without_a_time():
     clock = Clock(1.0, 100.0, steps_since_time=MOST_SKIPPED)
-    assert clock.skipped(100.0 + 2 * MOST_SKIPPED) == MOST_SKIPPED - 1
+    assert clock.count_skipped(100.0 + 2 * MOST_SKIPPED) == MOST_SKIPPED - 1
     for odd, now, skipped in ((0.0, 3.0, 1), (1000.0 + 2 * MOST_SKIPPED, 1001.0 + 2 * MOST_SKIPPED, MOST_SKIPPED)):
         with pytest.raises(BrokenLine, match="time"):
-            clock.skipped(odd)
+            clock.count_skipped(odd)
         clock.tick()
-        assert clock.skipped(now) == skipped
+        assert clock.count_skipped(now) == skipped

@@ -61,18 +61,18 @@ def test_ensembles_have_the_moments_of_the_prediction(reconstruction, futures):
         mean, signal = exact_moments(reconstruction, means[-1], filtered[-1])
         for noise, found in futures.items():
             variance = signal + Lambda * noise
-            off = (SCALER.transform(found.mean[r]) - mean) / np.sqrt(variance / MEMBERS)
+            off = (SCALER.transform(found[r].mean) - mean) / np.sqrt(variance / MEMBERS)
             assert np.abs(off).max() < 4.5
-            ratio = (found.std[r] / SCALER.scale) ** 2 / variance
+            ratio = (found[r].std / SCALER.scale) ** 2 / variance
             assert np.abs(ratio - 1).max() < 4.5 * np.sqrt(2 / MEMBERS)
-            low = (SCALER.transform(found.quantile(0.05)[r]) - mean) / np.sqrt(variance)
+            low = (SCALER.transform(found[r].quantile(0.05)) - mean) / np.sqrt(variance)
             np.testing.assert_allclose(low, -1.645, atol=0.15)
 
 
 def test_forecasts_go_on_in_time_from_the_end_of_each_recording(futures):
     found, series = futures[True], recordings()
     for r in range(3):
-        np.testing.assert_allclose(found.times[r], series.times[r][-1] + DT * np.arange(1, HORIZON + 1))
+        np.testing.assert_allclose(found[r].times, series.times[r][-1] + DT * np.arange(1, HORIZON + 1))
     table = found.to_series([0.05, 0.5])
     assert table.columns == tuple(f"{name}_{kind}" for name in COLUMNS for kind in ("mean", "std", "q05", "q50"))
     assert table.lengths == (HORIZON,) * 3
@@ -81,15 +81,16 @@ def test_forecasts_go_on_in_time_from_the_end_of_each_recording(futures):
 
 def test_seeds_repeat_and_a_given_time_is_the_end_of_what_was_cut_there(reconstruction, futures):
     again = forecast(reconstruction, recordings(), HORIZON, members=MEMBERS)
-    np.testing.assert_array_equal(again.members, futures[True].members)
+    for one, other in zip(again, futures[True], strict=True):
+        np.testing.assert_array_equal(one.members, other.members)
     series = recordings()
     row = 11
     cut = Series((series.recordings[1][: row + 1],), COLUMNS, (series.times[1][: row + 1],))
     whole = forecast(reconstruction, series, HORIZON, at=float(series.times[1][row]) + 0.4 * DT, members=50, seed=1)
-    assert whole.recordings == (1,)  # the others lie elsewhere in time
+    assert whole.describe()["recordings"] == [1]  # the others lie elsewhere in time
     expected = forecast(reconstruction, cut, HORIZON, members=50, seed=1)
-    np.testing.assert_allclose(whole.members, expected.members, rtol=1e-5)
-    np.testing.assert_allclose(whole.times, expected.times)
+    np.testing.assert_allclose(whole[0].members, expected[0].members, rtol=1e-5)
+    np.testing.assert_allclose(whole[0].times, expected[0].times)
     with pytest.raises(DataError, match="no recording covers the time 5000; they span 0 to 4, 100 to"):
         forecast(reconstruction, series, HORIZON, at=5000.0)
 
@@ -107,17 +108,16 @@ def test_a_free_run_is_the_surrogates_own_in_data_units(reconstruction):
     found = simulate(reconstruction, 20, shell=False, start=SCALER.mean + SCALER.scale, transient=5)
     model = reconstruction.model
     expected = free_run(model, model.embed(jnp.ones((1, 2))), 20, transient=5)
-    np.testing.assert_allclose(
-        found.series.recordings[0], SCALER.inverse(np.asarray(expected.observations[0])), rtol=1e-5
-    )
-    assert found.series.columns == COLUMNS
-    np.testing.assert_allclose(found.series.times[0], DT * np.arange(1, 21))
+    np.testing.assert_allclose(found[0].values, SCALER.inverse(np.asarray(expected.observations[0])), rtol=1e-5)
+    assert found.to_series() == found.filled
+    assert found[0].columns == found.to_series().columns == COLUMNS
+    np.testing.assert_allclose(found[0].times, DT * np.arange(1, 21))
     assert found.describe()["divergence"] == "none of 1 rollouts diverged"
-    assert found.states.shape == (1, 20, 5)
+    assert found[0].states.shape == (20, 5)
 
 
 def test_the_shell_makes_runs_differ_and_a_seed_repeats_them(reconstruction):
-    runs = [simulate(reconstruction, 20, runs=2, transient=5, seed=seed).series for seed in (0, 0, 1)]
+    runs = [simulate(reconstruction, 20, runs=2, transient=5, seed=seed).to_series() for seed in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]
     assert not np.array_equal(runs[0].recordings[0], runs[0].recordings[1])
 
@@ -126,10 +126,10 @@ def test_a_run_that_leaves_is_missing_from_there(reconstruction):
     core = Linear(3.0 * jnp.eye(5), jnp.zeros(5))
     wild = replace(reconstruction, model=reconstruction.model.replace(core=core))
     found = simulate(wild, 20, shell=False, start=SCALER.mean + SCALER.scale, transient=5)
-    step = int(found.diverged_at[0])
+    step = found.describe()["diverged_at"][0]
     assert 5 < step < 20
-    assert np.isfinite(found.series.recordings[0][: step - 6]).all()
-    assert np.isnan(found.series.recordings[0][step - 6 :]).all()
+    assert np.isfinite(found[0].values[: step - 6]).all()
+    assert np.isnan(found[0].values[step - 6 :]).all()
     with pytest.raises(KaffeeError, match="before the first that is kept"):
         simulate(wild, 20, shell=False, start=SCALER.mean + 500 * SCALER.scale, transient=5)
     with pytest.raises(DataError, match=r"must be \(2,\)"):
