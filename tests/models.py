@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Dynamics, Recursion, observations_of, step
 from kaffee.model.alrnn import ALRNN
-from kaffee.model.maps import Linear, Polynomial, ResidualMLP, monomials
+from kaffee.model.maps import Linear, Polynomial, ResidualMLP, _monomials
 from kaffee.model.observation import LinearObservation, Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
@@ -62,7 +62,7 @@ def make_core(kind, *, latent_dim=LATENT, seed=0, dtype=np.float64):
         case "linear":
             return Linear(draw(M, M), draw(M))
         case "polynomial":
-            features = len(monomials(M, degree=2))
+            features = len(_monomials(M, degree=2))
             return Polynomial(draw(M, M, scale=0.3), draw(M, features, scale=0.1), draw(M, scale=0.1), degree=2)
         case "mlp":
             core = ResidualMLP.create(M, hidden_dim=6, depth=2, key=jax.random.key(seed), dtype=dtype)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-KERNEL = 2
+_KERNEL = 2
 
 
 class Context(eqx.Module):
@@ -57,7 +57,7 @@ class Gating(eqx.Module):
         """Return the shape of every parameter."""
         return {
             "D": (N, M),
-            "conv_weight": (N, N, KERNEL),
+            "conv_weight": (N, N, _KERNEL),
             "conv_bias": (N,),
             "hidden_weight": (H, N + M),
             "hidden_bias": (H,),
@@ -73,7 +73,7 @@ class Gating(eqx.Module):
         """Draw weights ~ N(0, 1/fan_in); D = [I 0], sigma = 0.05, temperatures 0.5, most hidden units open."""
         shapes = cls.shapes(M, N, E, H)
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
-        fan_in = {"conv_weight": N * KERNEL, "hidden_weight": N + M, "output_weight": H}
+        fan_in = {"conv_weight": N * _KERNEL, "hidden_weight": N + M, "output_weight": H}
         drawn = {n: f**-0.5 * jax.random.normal(keys[n], shapes[n], dtype) for n, f in fan_in.items()}
         biases = {n: 0.1 * jax.random.normal(keys[n], s, dtype) for n, s in shapes.items() if n.endswith("bias")}
         half = jnp.asarray(0.5, dtype)

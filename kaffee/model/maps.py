@@ -60,10 +60,10 @@ class Linear(Core):
         return cls(A=jnp.zeros((M, M)), h=jnp.zeros(M))
 
 
-def monomials(latent_dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
+def _monomials(latent_dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
     """List the factors of every monomial of degree 2..degree, in the paper's order.
 
-    >>> monomials(2, 3)
+    >>> _monomials(2, 3)
     ((0, 0), (0, 1), (1, 1), (0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1))
     """
     return tuple(
@@ -107,7 +107,7 @@ class Polynomial(Core):
         """Compute phi(z)."""
         # Powers of one appended entry, 1, pad every monomial to the same number of factors.
         padded = jnp.append(z, jnp.ones((), z.dtype))
-        table = [m + (self.latent_dim,) * (self.degree - len(m)) for m in monomials(self.latent_dim, self.degree)]
+        table = [m + (self.latent_dim,) * (self.degree - len(m)) for m in _monomials(self.latent_dim, self.degree)]
         return jnp.prod(padded[np.asarray(table)], axis=1)
 
     def __call__(self, z: State) -> State:

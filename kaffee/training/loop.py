@@ -152,16 +152,9 @@ def train(
     key = jax.random.key(seed)
 
     def chunk(state: TrainState, count: int) -> tuple[TrainState, np.ndarray]:
+        size, capacity = schedule.batch_size, min(schedule.report_every, schedule.num_updates)
         new, values = _run_chunk(
-            state,
-            frozen,
-            sampler,
-            objective,
-            key,
-            jnp.int32(count),
-            transformation,
-            schedule.batch_size,
-            min(schedule.report_every, schedule.num_updates),
+            state, frozen, sampler, objective, key, jnp.int32(count), transformation, size, capacity
         )
         return new, np.asarray(values)[:count]
 
