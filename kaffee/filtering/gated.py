@@ -60,7 +60,7 @@ class Assimilation(NamedTuple):
         belief: The belief after this row: that of the step, or a restart.
         accepted, rejected: Which entries were used, and which were read but not believed.
         restarted: Whether the belief starts again at this row: the first one, or after the belief was lost.
-        fault: Code of `kaffee.filtering.outcome`: what was not finite, if that is why.
+        fault: Index in `recursion.QUANTITIES`: what was not finite, if that is why.
     """
 
     previous: Belief

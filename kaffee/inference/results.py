@@ -107,7 +107,7 @@ class Estimate:
         nis: v' Omega^-1 v: chi-square with as many degrees of freedom as entries were accepted, if all is well.
         accepted, rejected: Which entries were used, and which were read but not believed.
         restarted: Whether the belief starts again: at the first row, and after it was lost.
-        faults: What was not finite before a restart, an index in `kaffee.filtering.outcome.QUANTITIES`; 0 if all was.
+        faults: What was not finite before a restart, an index in `recursion.QUANTITIES`; 0 if all was.
     """
 
     columns: tuple[str, ...]
