@@ -4,20 +4,20 @@ import json as json_module
 
 import typer
 
-PAPER = """@article{herz2026dpc,
+_PAPER = """@article{herz2026dpc,
   title  = {The Dynamic-Probabilistic Consistency Gap in Chaotic Surrogate Modeling},
   author = {Herz, Andre and Pals, Matthijs and Durstewitz, Daniel and Koppe, Georgia},
   year   = {2026}
 }"""
 
-SOFTWARE = """@software{kaffee,
+_SOFTWARE = """@software{kaffee,
   title   = {kaffee: probabilistic dynamical systems reconstruction},
   author  = {{The kaffee developers}},
   version = {VERSION},
   license = {Apache-2.0}
 }"""
 
-FOUNDATION_MODEL = """@inproceedings{hemmer2025dynamix,
+_FOUNDATION_MODEL = """@inproceedings{hemmer2025dynamix,
   title     = {True Zero-Shot Inference of Dynamical Systems Preserving Long-Term Statistics},
   author    = {Hemmer, Christoph and Durstewitz, Daniel},
   booktitle = {Advances in Neural Information Processing Systems},
@@ -30,7 +30,7 @@ def cite() -> None:
     """Print BibTeX entries for the paper, the software and DynaMix, for those who use its weights."""
     from kaffee import __version__
 
-    typer.echo("\n\n".join([PAPER, SOFTWARE.replace("VERSION", __version__), FOUNDATION_MODEL]))
+    typer.echo("\n\n".join([_PAPER, _SOFTWARE.replace("VERSION", __version__), _FOUNDATION_MODEL]))
 
 
 def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
@@ -45,8 +45,7 @@ def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> No
 
         from kaffee.tables import Table
 
-        flat = [[key, value] for key, value in facts.items()]
-        Console().print(Table("kaffee doctor", ("check", "result"), flat))
+        Console().print(Table("kaffee doctor", ("check", "result"), [list(fact) for fact in facts.items()]))
         typer.echo("Everything works." if not problems else "Problems: " + "; ".join(problems))
     if problems:
         raise typer.Exit(1)

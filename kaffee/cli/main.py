@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from kaffee.cli import about, adapt, diagnose, dpc, fit, infer, models, quickstart, zeroshot
+from kaffee.cli import about, adapt, diagnose, fit, infer, models, quickstart, zeroshot
 from kaffee.cli import certify as report
 from kaffee.cli import simulate as systems
 from kaffee.errors import KaffeeError
@@ -65,7 +65,7 @@ app.command("smooth")(infer.smooth)
 app.command("impute")(infer.impute)
 app.command("forecast")(infer.forecast)
 app.command("run-free")(infer.run_free)
-app.command("dpc")(dpc.dpc)
+app.command("dpc")(diagnose.dpc)
 app.command("diagnose")(diagnose.diagnose)
 app.command("adapt")(adapt.adapt)
 app.command("zeroshot")(zeroshot.zeroshot)

@@ -2,15 +2,16 @@
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-Name = Annotated[str | None, typer.Argument(help="A system; all of them if left out.")]
+if TYPE_CHECKING:
+    from kaffee.tables import Table
 
 
 def systems(
-    name: Name = None,
+    name: Annotated[str | None, typer.Argument(help="A system; all of them if left out.")] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure Lyapunov exponents now instead of showing stored ones.")
     ] = False,
@@ -20,72 +21,55 @@ def systems(
     """List the built-in systems, or show one, with measured Lyapunov exponents beside the paper's."""
     from kaffee.systems.catalogue import get_system, measure_system, stored_measurements, system_names
 
-    chosen = [get_system(name)] if name else [get_system(known) for known in system_names()]
-    if measure:
-        found = {}
-        for system in chosen:
-            if not json:
-                typer.echo(f"measuring {system.name} over {steps} steps ...", err=True)
-            found[system.name] = measure_system(system, steps)
-    else:
-        found = stored_measurements()
+    chosen = [get_system(known) for known in ([name] if name else system_names())]
+    measured: dict[str, Any] = {} if measure else stored_measurements()
+    for system in chosen if measure else ():
+        if not json:
+            typer.echo(f"measuring {system.name} over {steps} steps ...", err=True)
+        measured[system.name] = measure_system(system, steps)
     if json:
-        typer.echo(json_module.dumps({s.name: _facts(s) | (found.get(s.name) or {}) for s in chosen}, indent=2))
+        typer.echo(json_module.dumps({s.name: _facts(s) | (measured.get(s.name) or {}) for s in chosen}, indent=2))
         return
     from rich.console import Console
 
-    if name:
-        _show_one(Console(), chosen[0], found.get(chosen[0].name, {}))
-        return
     from kaffee.tables import Table
 
-    rows = [[s.name, s.dim, s.dt, s.burn_in, *_exponent(found.get(s.name)), s.lambda_1] for s in chosen]
+    if name:
+        Console().print(_describe(chosen[0], measured.get(chosen[0].name) or {}))
+        return
+    leading = {key: (m["exponents"][0], m["standard_errors"][0]) for key, m in measured.items()}
+    rows = [[s.name, s.dim, s.dt, s.burn_in, *leading.get(s.name, (None, None)), s.lambda_1] for s in chosen]
     columns = ("system", "dim", "dt", "burn-in", "lambda_1", "± se", "paper")
     note = "lambda_1 per unit of time; details: kaffee systems NAME"
     Console().print(Table("Systems", columns, rows, note=note))
 
 
 def _facts(system: Any) -> dict[str, Any]:
-    return {
-        "title": system.title,
-        "dim": system.dim,
-        "dt": system.dt,
-        "burn_in": system.burn_in,
-        "parameters": system.parameters,
-        "lambda_1_paper": system.lambda_1,
-    }
+    facts = {name: getattr(system, name) for name in ("title", "dim", "dt", "burn_in", "parameters")}
+    return {**facts, "lambda_1_paper": system.lambda_1}
 
 
-def _exponent(measured: dict[str, Any] | None) -> tuple[float | None, float | None]:
-    if not measured:
-        return None, None
-    return measured["exponents"][0], measured["standard_errors"][0]
-
-
-def _show_one(console: Any, system: Any, measured: dict[str, Any]) -> None:
+def _describe(system: Any, measured: dict[str, Any]) -> "Table":
+    """Set the facts about one system in a table."""
     from kaffee.tables import Table, number
 
+    start = ", ".join(f"{v:.4g}" for v in system.initial_state[:6]) + (" ..." if system.dim > 6 else "")
     rows: list[list[Any]] = [
         ["dimension", system.dim],
         ["parameters", ", ".join(f"{k} = {v:.6g}" for k, v in system.parameters.items()) or "none"],
         ["step dt", system.dt],
         ["burn-in (steps)", system.burn_in],
-        [
-            "initial state",
-            ", ".join(f"{v:.4g}" for v in system.initial_state[:6]) + (" ..." if system.dim > 6 else ""),
-        ],
+        ["initial state", start],
         ["lambda_1 of the paper", system.lambda_1],
     ]
     if measured:
+        spectrum = " ".join(number(e) for e in measured["exponents"])
         rows += [
-            [
-                f"Lyapunov spectrum ({measured['num_steps']} steps)",
-                " ".join(number(e) for e in measured["exponents"]),
-            ],
+            [f"Lyapunov spectrum ({measured['num_steps']} steps)", spectrum],
             ["h (sum of positive exponents)", measured["sum_positive"]],
             ["Kaplan-Yorke dimension", measured["kaplan_yorke_dimension"]],
         ]
-    console.print(Table(system.title, ("", system.name), rows))
+    return Table(system.title, ("", system.name), rows)
 
 
 def simulate(
@@ -93,7 +77,7 @@ def simulate(
     output: Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")],
     steps: Annotated[int, typer.Option(help="Rows to write.")] = 10_000,
     process_noise: Annotated[float, typer.Option(help="sigma_proc, in units of the attractor's spread.")] = 0.0,
-    observation_noise: Annotated[float, typer.Option(help="sigma_obs, likewise.")] = 0.0,
+    observation_noise: Annotated[float, typer.Option(help="sigma_obs, in the same units.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
     param: Annotated[list[str] | None, typer.Option(help="A parameter, such as F=10; may be repeated.")] = None,
     states: Annotated[Path | None, typer.Option(help="Also write the states before observation noise here.")] = None,
@@ -120,11 +104,7 @@ def simulate(
         if path is not None:
             series = Series.from_arrays(values, times=simulation.times, name=system.name)
             write_series(series, path)
-            written[str(path)] = {
-                "steps": steps,
-                "coordinates": system.dim,
-                "fingerprint": series.fingerprint,
-            }
+            written[str(path)] = {"steps": steps, "coordinates": system.dim, "fingerprint": series.fingerprint}
     if json:
         typer.echo(json_module.dumps(written, indent=2))
     else:

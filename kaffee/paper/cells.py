@@ -1,4 +1,4 @@
-"""Where results live: one folder of small files per cell, written atomically, readable by anything.
+"""Store results: one folder of small files per cell, written atomically, readable by anything.
 
 results/table1/kaffee/07/cell.json        metrics, timings, settings hash, versions; or the error of a failed cell
 results/table1/prior/07/model.json + ...  the pretrained core, from which the other rows of the seed start
@@ -40,17 +40,17 @@ class ResultStore:
     def folder(self) -> Path:
         return self.root / self.recipe.name
 
-    def cells(self) -> list[Cell]:
-        """All cells: system by system, row by row, so that a worker compiles each program once; priors come first."""
-        rows = sorted(self.recipe.rows, key=lambda row: row.method != "prior")
-        return [cell for system in self._systems for row in rows for cell in self.cells_of(row.name, system)]
-
     @property
     def _systems(self) -> tuple[str, ...]:
         return self.recipe.systems or ("",)
 
-    def cells_of(self, row: str, system: str | None = None) -> list[Cell]:
-        """The cells of a row, over all systems or in one, and over seeds."""
+    def cells(self) -> list[Cell]:
+        """List all cells: system by system, row by row, so that a worker compiles each program once; priors first."""
+        rows = sorted(self.recipe.rows, key=lambda row: row.method != "prior")
+        return [cell for system in self._systems for row in rows for cell in self.row_cells(row.name, system)]
+
+    def row_cells(self, row: str, system: str | None = None) -> list[Cell]:
+        """List the cells of a row, over all systems or in one, and over seeds."""
         systems = self._systems if system is None else (system,)
         return [Cell(row, seed, name) for name in systems for seed in range(self.recipe.num_seeds)]
 
@@ -59,36 +59,40 @@ class ResultStore:
 
     @property
     def prior_store(self) -> "ResultStore":
-        """Where the priors of this recipe are."""
+        """The store of the priors of this recipe."""
         return self if self.recipe.priors is None else ResultStore(self.root, self.recipe.priors)
 
     def prior_of(self, cell: Cell) -> Cell | None:
-        """The cell, in `prior_store`, that must be finished before this one."""
+        """Return the cell, in `prior_store`, that must be finished before this one."""
         prior = next((row.name for row in self.prior_store.recipe.rows if row.method == "prior"), None)
         own = self.recipe.priors is None
         return None if prior is None or (own and cell.row == prior) else replace(cell, row=prior)
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
-        """The record of a cell, finished or failed, made under the settings of this recipe; None if there is none."""
+        """Read the record of a cell, finished or failed; None if there is none under the settings of this recipe."""
         path = self.cell_folder(cell) / "cell.json"
         if not path.exists():
             return None
         record = read_json(path, "cell")
         return record if record.get("settings_hash") == self._hash(cell) else None
 
+    def read_finished(self, row: str, system: str | None = None) -> list[dict[str, Any]]:
+        """Read the records of the finished cells of a row."""
+        records = (self.read(cell) for cell in self.row_cells(row, system))
+        return [record for record in records if record is not None and record.get("error") is None]
+
     def is_done(self, cell: Cell) -> bool:
         record = self.read(cell)
         return record is not None and record.get("error") is None
 
     def failed(self) -> list[Cell]:
-        """Cells that keep an error."""
+        """List the cells that keep an error."""
         records = ((cell, self.read(cell)) for cell in self.cells())
         return [cell for cell, record in records if record is not None and record.get("error") is not None]
 
     def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
         where = {"row": cell.row, "seed": cell.seed} | ({"system": cell.system} if cell.system else {})
-        full = {**where, "settings_hash": self._hash(cell), **record}
-        write_json(self.cell_folder(cell) / "cell.json", full)
+        write_json(self.cell_folder(cell) / "cell.json", {**where, "settings_hash": self._hash(cell), **record})
 
     def forget(self, cell: Cell) -> None:
         """Remove the record of a cell, so that it is run again."""
@@ -105,7 +109,7 @@ class ResultStore:
         return self.recipe.row(cell.row)
 
     def settings(self, cell: Cell) -> CellSettings:
-        """The settings of a cell's row, for its system."""
+        """Return the settings of a cell's row, for its system."""
         settings = self.row(cell).settings
         return replace(settings, data=replace(settings.data, system=cell.system)) if cell.system else settings
 

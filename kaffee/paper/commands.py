@@ -1,4 +1,4 @@
-"""`kaffee bench run|status|retry|table|figures`."""
+"""`kaffee bench run|status|retry|table|choose|figures`."""
 
 import json as json_module
 import shlex
@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from kaffee.paper.cells import ResultStore
-    from kaffee.paper.summary import Summary
+    from kaffee.paper.summary import Summaries
     from kaffee.tables import Table
 
 app = typer.Typer(help="Reproduce the paper's tables, cell by cell.", no_args_is_help=True)
@@ -17,7 +17,7 @@ app = typer.Typer(help="Reproduce the paper's tables, cell by cell.", no_args_is
 Name = Annotated[str, typer.Argument(help="A recipe, such as table1.")]
 Preset = Annotated[str | None, typer.Option(help="A preset of the recipe, such as smoke.")]
 Results = Annotated[Path, typer.Option(help="Where results are kept.")]
-DEFAULT_RESULTS = Path("results")
+_DEFAULT_RESULTS = Path("results")
 
 
 def _store(name: str, preset: str | None, results: Path) -> "ResultStore":
@@ -28,18 +28,22 @@ def _store(name: str, preset: str | None, results: Path) -> "ResultStore":
 
 
 def _command(word: str, name: str, preset: str | None, results: Path) -> str:
-    """What to type next, about the same results."""
-    options = ([] if preset is None else ["--preset", preset]) + (
-        [] if results == DEFAULT_RESULTS else ["--results", str(results)]
-    )
+    """Write the command to type next, about the same results."""
+    options = [] if preset is None else ["--preset", preset]
+    options += [] if results == _DEFAULT_RESULTS else ["--results", str(results)]
     return shlex.join(["kaffee", "bench", word, name, *options])
 
 
-@app.command()
-def run(
+def _split(words: str | None) -> tuple[str, ...] | None:
+    """Split an option by commas."""
+    return None if words is None else tuple(word.strip() for word in words.split(","))
+
+
+@app.command("run")
+def _run(
     name: Name,
     preset: Preset = None,
-    results: Results = DEFAULT_RESULTS,
+    results: Results = _DEFAULT_RESULTS,
     rows: Annotated[str | None, typer.Option(help="Only these rows (and the priors they need), by commas.")] = None,
     workers: Annotated[
         int | None, typer.Option(help="Worker processes on this machine; one per core by default.", min=1)
@@ -48,12 +52,11 @@ def run(
     scheduler: Annotated[str | None, typer.Option(help="Use the workers of this Dask scheduler, tcp://....")] = None,
 ) -> None:
     """Run all cells of a recipe that are not done yet; the same command continues a killed run."""
-    from kaffee.paper.cluster import DaskEngine
-    from kaffee.paper.engine import Engine, LocalEngine, run_recipe
+    from kaffee.paper.engine import DaskEngine, LocalEngine, run_recipe
 
     store = _store(name, preset, results)
-    only = None if rows is None else [store.recipe.row(row.strip()).name for row in rows.split(",")]
-    engine: Engine = DaskEngine(scheduler, workers) if dask or scheduler else LocalEngine(workers)
+    only = None if rows is None else [store.recipe.row(row).name for row in _split(rows) or ()]
+    engine = DaskEngine(scheduler, workers) if dask or scheduler else LocalEngine(workers)
     root = str(results.resolve())
     count = run_recipe(
         store,
@@ -63,15 +66,15 @@ def run(
         progress=lambda done, total, cell: typer.echo(f"[{done}/{total}] {cell}", err=True),
     )
     failed = store.failed()
-    see = "status" if failed else "table"
-    typer.echo(f"{count} cells run, {len(failed)} failed. See: {_command(see, name, preset, results)}")
+    see = _command("status" if failed else "table", name, preset, results)
+    typer.echo(f"{count} cells run, {len(failed)} failed. See: {see}")
     if failed:
         raise typer.Exit(1)
 
 
-@app.command()
-def status(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS) -> None:
-    """How many cells are done, and which failed, with their errors."""
+@app.command("status")
+def _status(name: Name, preset: Preset = None, results: Results = _DEFAULT_RESULTS) -> None:
+    """Show how many cells are done, and which failed, with their errors."""
     store = _store(name, preset, results)
     cells = store.cells()
     done = sum(store.is_done(cell) for cell in cells)
@@ -81,8 +84,8 @@ def status(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS
         typer.echo(f"  failed {cell.name}: {record['error']}")
 
 
-@app.command()
-def retry(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS) -> None:
+@app.command("retry")
+def _retry(name: Name, preset: Preset = None, results: Results = _DEFAULT_RESULTS) -> None:
     """Forget failed cells, so that the next run does them again."""
     store = _store(name, preset, results)
     failed = store.failed()
@@ -91,11 +94,11 @@ def retry(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS)
     typer.echo(f"{len(failed)} failed cells forgotten. Now: {_command('run', name, preset, results)}")
 
 
-@app.command()
-def table(
+@app.command("table")
+def _table(
     name: Name,
     preset: Preset = None,
-    results: Results = DEFAULT_RESULTS,
+    results: Results = _DEFAULT_RESULTS,
     against: Annotated[str | None, typer.Option(help="'paper' puts the published numbers and verdicts beside.")] = None,
     rows: Annotated[str | None, typer.Option(help="Only these rows, by commas.")] = None,
     columns: Annotated[
@@ -108,9 +111,9 @@ def table(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The table from the results at hand."""
+    """Show the table from the results at hand."""
     from kaffee.errors import ConfigError, unknown
-    from kaffee.paper.summary import agreement_lines, summarise, system_tables, to_json, to_table
+    from kaffee.paper.summary import describe_verdicts, summarise, system_tables, to_json, to_table
 
     if against not in (None, "paper"):
         raise ConfigError(f"--against knows 'paper', not '{against}'.")
@@ -119,13 +122,13 @@ def table(
         raise ConfigError(f"'{name}' has one system only; leave out --by-system.")
     if systems is not None and not by_system:
         raise ConfigError("--systems chooses rows of the tables that --by-system makes; give both.")
-    shown = store.recipe.systems if systems is None else tuple(word.strip() for word in systems.split(","))
+    shown = _split(systems) or store.recipe.systems
     for system in set(shown) - set(store.recipe.systems):
         raise ConfigError(unknown("system", system, store.recipe.systems))
-    chosen = None if columns is None else tuple(column.strip() for column in columns.split(","))
-    kept = None if rows is None else tuple(store.recipe.row(row.strip()).name for row in rows.split(","))
+    chosen = _split(columns)
+    kept = None if rows is None else tuple(store.recipe.row(row).name for row in _split(rows) or ())
 
-    def select(system: str | None = None) -> "dict[str, dict[str, Summary]]":
+    def select(system: str | None = None) -> "Summaries":
         summaries = summarise(store, chosen, system)
         return summaries if kept is None else {row: summaries[row] for row in kept}
 
@@ -140,10 +143,10 @@ def table(
     summaries = select()
     _show(to_table(store, summaries, against_paper=against == "paper"), markdown)
     if against:
-        typer.echo("\n".join(agreement_lines(store, summaries)))
+        typer.echo("\n".join(describe_verdicts(store, summaries)))
 
 
-def _show(table: "Table", markdown: bool) -> None:
+def _show(table: "Table", markdown: bool = False) -> None:
     from rich.console import Console
 
     if markdown:
@@ -152,26 +155,24 @@ def _show(table: "Table", markdown: bool) -> None:
         Console().print(table)
 
 
-@app.command()
-def choose(name: Name, preset: Preset = None, results: Results = DEFAULT_RESULTS) -> None:
-    """Which settings a grid search selects for every method, such as table1_tuning."""
-    from rich.console import Console
+@app.command("choose")
+def _choose(name: Name, preset: Preset = None, results: Results = _DEFAULT_RESULTS) -> None:
+    """Show which settings a grid search selects for every method, such as table1_tuning."""
+    from kaffee.paper.summary import choice_table
 
-    from kaffee.paper.choose import choice_table
-
-    Console().print(choice_table(_store(name, preset, results)))
+    _show(choice_table(_store(name, preset, results)))
 
 
-@app.command()
-def figures(
+@app.command("figures")
+def _figures(
     name: Name,
     preset: Preset = None,
-    results: Results = DEFAULT_RESULTS,
+    results: Results = _DEFAULT_RESULTS,
     output: Annotated[Path | None, typer.Option(help="Folder for the figures; <results>/<recipe>/figures.")] = None,
     format: Annotated[str, typer.Option(help="svg, png or pdf.")] = "svg",
     arm: Annotated[str | None, typer.Option(help="'plus' draws the rows of that arm, and the prior.")] = None,
 ) -> None:
-    """The paper's figures from the results at hand; one panel needs two trained models, trained again if missing."""
+    """Draw the paper's figures from the results at hand; one panel needs two trained models, trained if missing."""
     from kaffee.paper.figures.drawing import make_figures
 
     store = _store(name, preset, results)

@@ -1,7 +1,7 @@
-"""A model as an online Bayesian filter: sparse, partial, noisy observations assimilated as they come (section 5.2)."""
+"""Evaluate a foundation model that was adapted in context (appendix C.5.1), also as an online filter (section 5.2)."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,16 @@ from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import jsonable
 
 LEVELS = (0.5, 0.8, 0.95)
+_NAN = float("nan")
 
 
 @dataclass(frozen=True, eq=False)
-class SparseRun:
-    """What the filter believed of the clean state at every step, in data units.
+class AssimilationRun:
+    """The beliefs of a filter along held-out data, in data units.
 
     Attributes:
         truth: The clean state.
-        mean, std: Of the filtered belief about it.
+        mean, std: Of the filtered belief about it, or of the prediction of the next observation.
         observations: What was measured.
         seen: Which of the measurements the filter was shown.
         nis: Normalised innovations squared per shown entry: 1 if calibrated.
@@ -40,26 +41,52 @@ class SparseRun:
     nis: float
 
     def coverage(self, level: float) -> float:
-        """The share of true coordinates inside the central bands."""
+        """Compute the share of true coordinates inside the central bands."""
         return coverage(self.truth - self.mean, self.std, level)
 
     def to_dict(self, scale: Float[np.ndarray, " N"]) -> dict[str, Any]:
-        """Coverage, NIS and the RMSE in units of `scale`; JSON values."""
-        error = (self.mean - self.truth) / scale
-        bands = {f"coverage_{round(100 * level)}": self.coverage(level) for level in LEVELS}
-        return {**bands, "nis": self.nis, "rmse": float(np.sqrt(np.mean(error**2)))}
+        """Convert coverage, NIS and the RMSE in units of `scale` to JSON values."""
+        rmse = float(np.sqrt(np.mean(((self.mean - self.truth) / scale) ** 2)))
+        return {**_coverages(self.truth - self.mean, self.std), "nis": self.nis, "rmse": rmse}
 
 
-def sparse_mask(num_steps: int, num_coordinates: int, *, every: int, hidden: tuple[int, ...] = ()) -> np.ndarray:
-    """True for every `every`-th step, but in the hidden coordinates.
+def _coverages(errors: Float[np.ndarray, "T N"], std: Float[np.ndarray, "T N"]) -> dict[str, float]:
+    return {f"coverage_{round(100 * level)}": coverage(errors, std, level) for level in LEVELS}
 
-    >>> sparse_mask(4, 2, every=3, hidden=(1,)).astype(int).tolist()
-    [[1, 0], [0, 0], [0, 0], [1, 0]]
+
+def filter_held_out(
+    model: StateSpaceModel,
+    reference: Reference,
+    recursion: Recursion,
+    mask: Bool[np.ndarray, "T N"],
+    *,
+    warm_up: int,
+    belief: Literal["filtered", "predicted"] = "filtered",
+    seed: int = 0,
+) -> AssimilationRun:
+    """Filter held-out observations of which `mask` shows some; the first row anchors the belief.
+
+    Args:
+        mask: For as many rows as are filtered: the first one, `warm_up` steps that are dropped, and those kept.
+        belief: About the state after a step, or about the observation before it, from those assimilated earlier.
     """
-    mask = np.zeros((num_steps, num_coordinates), bool)
-    mask[::every] = True
-    mask[:, list(hidden)] = False
-    return mask
+    x, scaler = reference.test_observations[: len(mask)], reference.scaler
+    standard = jnp.asarray(scaler.transform(x), model.dtype)[None]
+    run = run_filter(model, standard, jnp.asarray(mask)[None], recursion, key=jax.random.key(seed))
+    kept = slice(warm_up, None)  # of the filter's steps, which begin with the second row
+    shown = mask[1:][kept]
+    if belief == "filtered":
+        mean, std = model.observation.observe(run.mean[0, kept]), run.signal_std[0, kept]
+    else:
+        mean, std = run.predicted_mean[0, kept], run.predicted_std[0, kept]
+    return AssimilationRun(
+        truth=reference.test_states[: len(x)][1:][kept],
+        mean=scaler.inverse(np.asarray(mean, np.float64)),
+        std=np.asarray(std, np.float64) * scaler.scale,
+        observations=x[1:][kept],
+        seen=shown,
+        nis=normalised_nis(np.asarray(run.nis[0, kept], np.float64), shown.sum(axis=1)),
+    )
 
 
 def assimilate_sparsely(
@@ -72,35 +99,29 @@ def assimilate_sparsely(
     every: int = 4,
     hidden: tuple[int, ...] = (),
     seed: int = 0,
-) -> SparseRun:
-    """Filter the held-out observations of which only some are shown; the first row anchors the belief.
+) -> AssimilationRun:
+    """Filter sparse, partial observations as they come.
 
     Args:
         num_steps: Steps that are kept, after `warm_up`.
         every: Show every k-th step.
         hidden: Coordinates that are never shown, not even in the first row.
     """
-    x = reference.test_observations[: warm_up + num_steps + 1]
-    mask = sparse_mask(len(x), x.shape[1], every=every, hidden=hidden)
-    standard = jnp.asarray(reference.scaler.transform(x), model.dtype)[None]
-    run = run_filter(model, standard, jnp.asarray(mask)[None], recursion, key=jax.random.key(seed))
-    kept = slice(warm_up, None)  # of the filter's steps, which begin with the second row
-    scale, shown = reference.scaler.scale, mask[1:][kept]
-    mean = np.asarray(model.observation.observe(run.mean[0, kept]), np.float64)
-    return SparseRun(
-        truth=reference.test_states[: len(x)][1:][kept],
-        mean=reference.scaler.inverse(mean),
-        std=np.asarray(run.signal_std[0, kept], np.float64) * scale,
-        observations=x[1:][kept],
-        seen=shown,
-        nis=normalised_nis(np.asarray(run.nis[0, kept], np.float64), shown.sum(axis=1)),
-    )
+    shape = reference.test_observations[: warm_up + num_steps + 1].shape
+    mask = sparse_mask(*shape, every=every, hidden=hidden)
+    return filter_held_out(model, reference, recursion, mask, warm_up=warm_up, seed=seed)
 
 
-# The evaluation of a foundation model that was adapted in context (appendix C.5.1).
+def sparse_mask(num_steps: int, num_coordinates: int, *, every: int, hidden: tuple[int, ...] = ()) -> np.ndarray:
+    """Show every `every`-th step, but not the hidden coordinates.
 
-
-NAN = float("nan")
+    >>> sparse_mask(4, 2, every=3, hidden=(1,)).astype(int).tolist()
+    [[1, 0], [0, 0], [0, 0], [1, 0]]
+    """
+    mask = np.zeros((num_steps, num_coordinates), bool)
+    mask[::every] = True
+    mask[:, list(hidden)] = False
+    return mask
 
 
 @dataclass(frozen=True)
@@ -119,45 +140,30 @@ class ContextCard:
         coverage_50, coverage_80, coverage_95: Shares of held-out observations within the bands of the one-step
             prediction.
         nis: Normalised innovations squared, per coordinate: 1 if calibrated.
-        extra: The same forecasts from embedded observations; the filter when it sees every
-            fourth step only, and never the last coordinate.
-        protocol: How all of this was measured.
+        extra: Forecasts from embedded observations; the filter that sees every fourth step, never the last coordinate.
+        protocol: The settings of the evaluation.
     """
 
     d_stsp_core: float
     d_stsp_ratio: float
     d_h_core: float
     diverged_core: int
-    nll: float = NAN
-    nll_standard: float = NAN
-    rmse: float = NAN
-    g_tan: float = NAN
-    g_tan_within: float = NAN
-    coverage_50: float = NAN
-    coverage_80: float = NAN
-    coverage_95: float = NAN
-    nis: float = NAN
+    nll: float = _NAN
+    nll_standard: float = _NAN
+    rmse: float = _NAN
+    g_tan: float = _NAN
+    g_tan_within: float = _NAN
+    coverage_50: float = _NAN
+    coverage_80: float = _NAN
+    coverage_95: float = _NAN
+    nis: float = _NAN
     extra: dict[str, Any] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; numbers that are not finite become None."""
+        """Convert to JSON values; numbers that are not finite become None."""
         values: dict[str, Any] = jsonable(self)
         return values
-
-
-def filter_calibration(
-    model: StateSpaceModel, recursion: Recursion, reference: Reference, protocol: Protocol
-) -> dict[str, float]:
-    """Coverage and normalised innovations of one-step predictions along the held-out observations."""
-    rows = protocol.warm_up + protocol.grounding_steps + 1
-    x = jnp.asarray(reference.scaler.transform(reference.test_observations[:rows]), model.dtype)[None]
-    run = run_filter(model, x, jnp.ones_like(x, bool), recursion, key=jax.random.key(protocol.seed))
-    residuals, std, nis = (
-        np.asarray(a[0, protocol.warm_up :], np.float64) for a in (run.innovations, run.predicted_std, run.nis)
-    )
-    bands = {f"coverage_{round(100 * level)}": coverage(residuals, std, level) for level in LEVELS}
-    return {**bands, "nis": normalised_nis(nis, residuals.shape[1])}
 
 
 def evaluate_in_context(
@@ -172,7 +178,7 @@ def evaluate_in_context(
     """Evaluate an adapted model on the continuation of its context.
 
     Args:
-        method: Decides the filter that goes with the model; "prior" evaluates the core alone.
+        method: Whose filter goes with the model; "prior" evaluates the core alone.
         base: The deterministic axis of the unadapted core; None: this model is it.
         core_fidelity: The deterministic axis of this model, if it is known already (a frozen core's is the base's).
     """
@@ -185,24 +191,21 @@ def evaluate_in_context(
         embedded = score_ensembles(model, recursion, reference, protocol, "embedding", (1,))[1]
         tangent = tangent_grounding(model, recursion, reference, protocol)[1]
         units = float(np.mean(np.log(reference.scaler.scale)))
+        steps, warm_up, last = protocol.grounding_steps, protocol.warm_up, reference.train.num_coordinates - 1
+        rows: Any = {"warm_up": warm_up, "seed": protocol.seed}
+        every = np.ones((warm_up + steps + 1, last + 1), bool)
+        one_step = filter_held_out(model, reference, recursion, every, belief="predicted", **rows)
+        hidden = (last,) if last else ()
+        sparse = assimilate_sparsely(model, reference, recursion, num_steps=steps, hidden=hidden, **rows)
         measured = {
             "nll": filtered[1].nll_all,
             "nll_standard": filtered[1].nll_all - units,
             "rmse": filtered[protocol.horizon].rmse_clean,
             "g_tan": tangent.pooled,
             "g_tan_within": tangent.within,
-            **filter_calibration(model, recursion, reference, protocol),
+            **_coverages(one_step.observations - one_step.mean, one_step.std),
+            "nis": one_step.nis,
         }
-        last = reference.train.num_coordinates - 1
-        sparse = assimilate_sparsely(
-            model,
-            reference,
-            recursion,
-            num_steps=protocol.grounding_steps,
-            warm_up=protocol.warm_up,
-            hidden=(last,) if last else (),
-            seed=protocol.seed,
-        )
         extra |= {
             "nll_embedding": embedded.nll_all,
             "nll_standard_embedding": embedded.nll_all - units,

@@ -1,9 +1,11 @@
-"""What is measured in a cell: the report card, the scores for selection, the gap of definition 1."""
+"""Measure a cell: what a worker does, from the cell's prior to its record, for every kind of recipe."""
 
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,10 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kaffee.certification.card import evaluate, read_core
-from kaffee.certification.fidelity import Fidelity, Reference
+from kaffee.certification.card import evaluate, read_core, tangent_grounding
+from kaffee.certification.fidelity import Fidelity, Protocol, Reference
+from kaffee.certification.innovations import FilterPass, choose_starts, filter_pass
+from kaffee.certification.spread import spread_growth
+from kaffee.certification.tangents import ALLOWED, Candidate, measure_proxy, try_candidates
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.series import Series
+from kaffee.data.timescales import decorrelation_time
 from kaffee.data.windows import training_windows
 from kaffee.errors import ConfigError
 from kaffee.filtering.evaluation import Target, evaluate_free_runs
@@ -24,27 +30,27 @@ from kaffee.filtering.rollout import free_run
 from kaffee.filtering.sweep import run_filter
 from kaffee.foundation.context import adapt_in_context, condition, lyapunov_window, read_all
 from kaffee.foundation.hub import from_pretrained
+from kaffee.metrics.grounding import grounding, oracle_log_growth
 from kaffee.metrics.lyapunov import lyapunov_spectrum
 from kaffee.model.core import Core
 from kaffee.model.dynamix import DynaMix
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.context_card import evaluate_in_context
-from kaffee.paper.controls.spiral import SpiralSettings, spiral_cell
-from kaffee.paper.controls.van_der_pol import van_der_pol_cell
+from kaffee.paper.controls import SpiralSettings, spiral_cell, van_der_pol_cell
 from kaffee.paper.models import reference_for, trained_model, training_record
-from kaffee.paper.recipe import CellSettings, FoundationSettings
-from kaffee.records import jsonable
+from kaffee.paper.recipe import CellSettings, DataSettings, FoundationSettings, load_recipe
+from kaffee.records import jsonable, machine, versions
 from kaffee.theory.dpc import Certifier, Entry, GapLog, find_gaps, fixed_score, overall_gaps
 from kaffee.training.loop import Trained
 
 
-class Measurement(NamedTuple):
-    """What a cell keeps.
+class _Measurement(NamedTuple):
+    """The numbers that a cell keeps.
 
     Attributes:
         metrics: JSON values.
-        training: What is known about the training, JSON values.
+        training: Facts about the training, JSON values.
         fingerprint: Of the training data.
         trained_at: When training was over, by `time.perf_counter`.
     """
@@ -55,20 +61,50 @@ class Measurement(NamedTuple):
     trained_at: float
 
 
-def _measurement(metrics: dict[str, Any], trained: Reconstruction, trained_at: float) -> Measurement:
-    return Measurement(metrics, trained.provenance["training"], trained.provenance["fingerprint"], trained_at)
+def run_cell(root: str, name: str, preset: str | None, row: str, seed: int, system: str = "") -> str:
+    """Run one cell and write its record; an error becomes the record of a failed cell. Return the cell's name."""
+    store = ResultStore(Path(root), load_recipe(name, preset))
+    cell = Cell(row, seed, system)
+    try:
+        record = _measure_cell(store, cell)
+    except Exception as error:  # a failed cell keeps its error and the others go on
+        record = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    store.write(cell, record)
+    return cell.name
 
 
-def _reference(store: ResultStore, cell: Cell) -> Reference:
+def _measure_cell(store: ResultStore, cell: Cell) -> dict[str, Any]:
+    start = time.perf_counter()
+    measured = KINDS[store.recipe.kind](store, cell)
+    return {
+        "error": None,
+        **measured.metrics,
+        "training": measured.training,
+        "seconds": {
+            "training": round(measured.trained_at - start, 2),
+            "evaluation": round(time.perf_counter() - measured.trained_at, 2),
+        },
+        "fingerprint": measured.fingerprint,
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def _train(store: ResultStore, cell: Cell) -> tuple[Reference, Reconstruction, float]:
+    """Return the truth of a cell, its trained model, and the time when training was over."""
     settings = store.settings(cell)
-    return reference_for(settings.data, settings.protocol)
-
-
-def measure_card(store: ResultStore, cell: Cell) -> Measurement:
-    """The three-axis report card; a frozen core's deterministic axis is its prior's."""
-    row, reference = store.row(cell), _reference(store, cell)
+    reference = reference_for(settings.data, settings.protocol)
     trained = trained_model(store, cell, reference)
-    trained_at = time.perf_counter()
+    return reference, trained, time.perf_counter()
+
+
+def _measurement(metrics: dict[str, Any], trained: Reconstruction, trained_at: float) -> _Measurement:
+    return _Measurement(metrics, trained.provenance["training"], trained.provenance["fingerprint"], trained_at)
+
+
+def _measure_card(store: ResultStore, cell: Cell) -> _Measurement:
+    """Evaluate the three-axis report card; a frozen core's deterministic axis is its prior's."""
+    row, (reference, trained, trained_at) = store.row(cell), _train(store, cell)
     known_core, prior_cell = None, store.prior_of(cell)
     confined = row.settings.adaptation.confine is not None
     if prior_cell is not None and not get_method(row.method).train_core and not confined:
@@ -78,19 +114,18 @@ def measure_card(store: ResultStore, cell: Cell) -> Measurement:
     return _measurement(card.to_dict(), trained, trained_at)
 
 
-def measure_selection(store: ResultStore, cell: Cell) -> Measurement:
-    """What hyperparameters are selected by: the training data alone (see `kaffee.paper.measurements`)."""
-    reference = _reference(store, cell)
-    trained = trained_model(store, cell, reference)
-    trained_at = time.perf_counter()
+def _measure_selection(store: ResultStore, cell: Cell) -> _Measurement:
+    """Compute the scores by which hyperparameters are selected; they see the training data alone."""
+    reference, trained, trained_at = _train(store, cell)
     scores = selection_scores(trained.model, reference, get_method(store.row(cell).method))
     return _measurement(scores, trained, trained_at)
 
 
-def measure_gap(store: ResultStore, cell: Cell) -> Measurement:
-    """The row's own objective and the certification losses along its training (definition 1)."""
-    row, prior_cell, reference = store.row(cell), store.prior_of(cell), _reference(store, cell)
+def _measure_gap(store: ResultStore, cell: Cell) -> _Measurement:
+    """Log the row's own objective and the certification losses along its training (definition 1)."""
+    row, prior_cell, settings = store.row(cell), store.prior_of(cell), store.settings(cell)
     assert prior_cell is not None
+    reference = reference_for(settings.data, settings.protocol)
     method, adaptation = get_method(row.method), row.settings.adaptation
     prior = load(store.prior_store.cell_folder(prior_cell)).model
     log = GapLog(
@@ -102,9 +137,6 @@ def measure_gap(store: ResultStore, cell: Cell) -> Measurement:
     (store.cell_folder(cell) / "model.json").unlink(missing_ok=True)  # a stored model has no log
     trained = trained_model(store, cell, reference, watcher=log)
     return _measurement(gap_metrics(log.entries), trained, time.perf_counter())
-
-
-# Small measurements beside the report card: what hyperparameters are selected by, and the DPC gap of a run.
 
 
 def selection_scores(model: StateSpaceModel, reference: Reference, method: Method) -> dict[str, Any]:
@@ -143,90 +175,80 @@ def gap_metrics(entries: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-# How good are the two Jacobians of DynaMix as tangents of the step they belong to, and of the system?
-
-
-COMPARED_STATES = 500
+_NUM_COMPARED = 500
 
 
 @eqx.filter_jit
-def tangent_errors(core: Core, states: Float[Array, "T M"]) -> Float[Array, " T"]:
-    """|J(z) - dF/dz|_F / |dF/dz|_F at every state; dF/dz by the core's exact derivative."""
+def _tangent_errors(core: Core, states: Float[Array, "T M"]) -> Float[Array, " T"]:
+    """Compute |J(z) - dF/dz|_F / |dF/dz|_F at every state; dF/dz is the core's exact derivative."""
     J, exact = jax.vmap(core.jacobian)(states), jax.vmap(core.exact().jacobian)(states)
     norm = lambda A: jnp.sqrt(jnp.sum(A**2, axis=(1, 2)))  # noqa: E731
     return norm(J - exact) / norm(exact)
 
 
-def measure_tangent(store: ResultStore, cell: Cell) -> Measurement:
-    """Along a free run of the zero-shot core: relative error of its Jacobian, and lambda_1 beside the truth's."""
+def _measure_tangent(store: ResultStore, cell: Cell) -> _Measurement:
+    """Measure the Jacobian of the zero-shot core along its free run: relative error, and lambda_1 beside the truth."""
     settings = store.settings(cell)
-    reference = context_reference(settings, cell.seed)
-    zero_shot, _ = conditioned(settings, reference)
-    ready, protocol, model = time.perf_counter(), settings.protocol, zero_shot.model
+    reference, model, _ = train_in_context(settings, "prior", cell.seed)
+    ready, protocol = time.perf_counter(), settings.protocol
     first = jnp.asarray(reference.scaler.transform(reference.clean[:1]), model.dtype)
     core_key = jax.random.key(protocol.seed)
     run = free_run(model, model.embed(first), protocol.rollout_steps, transient=protocol.transient, core_key=core_key)
     states = run.states[0]
-    chosen = states[jnp.linspace(0, len(states) - 1, COMPARED_STATES).round().astype(int)]
+    chosen = states[jnp.linspace(0, len(states) - 1, _NUM_COMPARED).round().astype(int)]
     dt, truth = reference.system.dt, reference.lyapunov.maximal
-    found = lyapunov_spectrum(model.core, states, num_exponents=1, dt=dt).maximal
+    maximal = lyapunov_spectrum(model.core, states, num_exponents=1, dt=dt).maximal
     metrics = {
-        "tangent_error": float(np.median(np.asarray(tangent_errors(model.core, chosen)))),
-        "lambda_1": found,
+        "tangent_error": float(np.median(np.asarray(_tangent_errors(model.core, chosen)))),
+        "lambda_1": maximal,
         "lambda_1_true": truth,
-        "dlambda_1": abs(found - truth),
+        "dlambda_1": abs(maximal - truth),
         # Per step, where systems of different time scales can be compared.
-        "dlambda_1_step": abs(found - truth) * dt,
+        "dlambda_1_step": abs(maximal - truth) * dt,
         "extra": {"diverged_at_core": int(run.diverged_at[0])},
     }
-    return Measurement(metrics, {}, reference.train.fingerprint, ready)
-
-
-# Cells of the in-context table: a foundation model, ten updates on a context, the evaluation of appendix C.5.1.
+    return _Measurement(metrics, {}, reference.train.fingerprint, ready)
 
 
 @lru_cache(maxsize=4)
-def pretrained(settings: FoundationSettings) -> DynaMix:
-    """The foundation model, once per process."""
+def _pretrained(settings: FoundationSettings) -> DynaMix:
+    """Load the foundation model, once per process."""
     return from_pretrained(settings.model).with_tangent(settings.tangent, train_gate=settings.train_gate)
 
 
-def context_reference(settings: CellSettings, seed: int) -> Reference:
-    """The truth around a context whose observation noise the seed decides, standardised by that context."""
-    return reference_for(replace(settings.data, seed=seed), settings.protocol, "observations")
+def train_in_context(
+    settings: CellSettings, method: str, seed: int
+) -> tuple[Reference, StateSpaceModel, Trained | None]:
+    """Condition the foundation model on a context, and adapt it by a few updates unless the method is "prior".
 
-
-def conditioned(settings: CellSettings, reference: Reference) -> tuple[Reconstruction, Series]:
-    """The zero-shot surrogate with its first shell, and the standardised context."""
-    assert settings.foundation is not None
-    return condition(
-        pretrained(settings.foundation),
-        reference.train.recordings[0],
-        dt=reference.system.dt,
+    The seed decides the observation noise of the context, by which the truth is standardised. Windows are one Lyapunov
+    time long, of the system as the paper states it.
+    """
+    foundation = settings.foundation
+    assert foundation is not None
+    reference = reference_for(replace(settings.data, seed=seed), settings.protocol, "observations")
+    system, observations = reference.system, reference.train.recordings[0]
+    zero_shot, context = condition(
+        _pretrained(foundation),
+        observations,
+        dt=system.dt,
         columns=reference.train.columns,
         residuals=settings.shell.residuals,
         forcing=settings.pretraining.forcing,
         alpha=settings.shell.alpha,
-        held_out=settings.foundation.held_out or 0.0,
+        held_out=foundation.held_out or 0.0,
     )
+    if method == "prior":
+        return reference, zero_shot.model, None
+    options: Any = {"scored": lyapunov_window(system.lambda_1, system.dt), "settings": settings.adaptation}
+    trained = adapt_in_context(zero_shot.model, context, get_method(method), seed=seed, **options)
+    if foundation.held_out:
+        trained = replace(trained, model=read_all(trained.model, reference.standard_train.recordings[0]))
+    return reference, trained.model, trained
 
 
-def adapted(
-    settings: CellSettings, reference: Reference, zero_shot: Reconstruction, context: Series, method: str, seed: int
-) -> Trained:
-    """A few updates by a method, on windows of one Lyapunov time of the system as the paper states it."""
-    system = reference.system
-    scored = lyapunov_window(system.lambda_1, system.dt)
-    trained = adapt_in_context(
-        zero_shot.model, context, get_method(method), seed=seed, scored=scored, settings=settings.adaptation
-    )
-    if not (settings.foundation and settings.foundation.held_out):
-        return trained
-    return replace(trained, model=read_all(trained.model, reference.standard_train.recordings[0]))
-
-
-def _base(record: dict[str, Any] | None) -> Fidelity | None:
-    """The deterministic axis of the unadapted model from its record."""
+def _base_fidelity(record: dict[str, Any] | None) -> Fidelity | None:
+    """Read the deterministic axis of the unadapted model from its record."""
     if record is None:
         return None
     nan = float("nan")
@@ -234,43 +256,37 @@ def _base(record: dict[str, Any] | None) -> Fidelity | None:
     return Fidelity(d_stsp, nan, d_h, nan, [], record["extra"]["diverged_at_core"], record["diverged_core"])
 
 
-def measure_in_context(store: ResultStore, cell: Cell) -> Measurement:
-    """The card of a method on one system; a frozen core's deterministic axis is the base's."""
+def _measure_in_context(store: ResultStore, cell: Cell) -> _Measurement:
+    """Adapt the foundation model to one context (appendix C.5.1); a frozen core's deterministic axis is the base's."""
     settings, method, start = store.settings(cell), store.row(cell).method, time.perf_counter()
-    reference = context_reference(settings, cell.seed)
-    zero_shot, context = conditioned(settings, reference)
-    model, training, base, known = zero_shot.model, {}, None, None
-    if method != "prior":
+    reference, model, trained = train_in_context(settings, method, cell.seed)
+    training, base, known = {}, None, None
+    if trained is not None:
         prior_cell = store.prior_of(cell)
         assert prior_cell is not None
-        base = _base(store.prior_store.read(prior_cell))
-        trained = adapted(settings, reference, zero_shot, context, method, cell.seed)
-        model, training = trained.model, training_record(trained, time.perf_counter() - start)
+        base = _base_fidelity(store.prior_store.read(prior_cell))
+        training = training_record(trained, time.perf_counter() - start)
         known = None if get_method(method).train_core else base
     trained_at = time.perf_counter()
-    card = evaluate_in_context(
-        model, reference, method=method, protocol=settings.protocol, base=base, core_fidelity=known
-    )
-    return Measurement(card.to_dict(), training, reference.train.fingerprint, trained_at)
+    protocol = settings.protocol
+    card = evaluate_in_context(model, reference, method=method, protocol=protocol, base=base, core_fidelity=known)
+    return _Measurement(card.to_dict(), training, reference.train.fingerprint, trained_at)
 
 
-# Cells of the non-chaotic controls: an objective, an experiment and a seed (appendix D.2).
-
-
-VAN_DER_POL, SPIRAL = "van_der_pol", "spiral_"
+VAN_DER_POL, _SPIRAL = "van_der_pol", "spiral_"
 
 
 def spiral_noise(system: str) -> float | None:
-    """The noise level of a spiral experiment; None for others.
+    """Read the noise level of a spiral experiment from its name; None for others.
 
     >>> spiral_noise("spiral_0.5"), spiral_noise("van_der_pol")
     (0.5, None)
     """
-    return float(system.removeprefix(SPIRAL)) if system.startswith(SPIRAL) else None
+    return float(system.removeprefix(_SPIRAL)) if system.startswith(_SPIRAL) else None
 
 
-def measure_control(store: ResultStore, cell: Cell) -> Measurement:
-    """One fit; the curves of the figures are kept of the first seed only."""
+def _measure_control(store: ResultStore, cell: Cell) -> _Measurement:
+    """Fit one non-chaotic control (appendix D.2); the curves of the figures are kept of the first seed only."""
     settings, noise, objective = store.settings(cell), spiral_noise(cell.system), store.row(cell).method
     first = cell.seed == 0
     if noise is not None:
@@ -279,6 +295,81 @@ def measure_control(store: ResultStore, cell: Cell) -> Measurement:
     elif cell.system == VAN_DER_POL:
         metrics = van_der_pol_cell(objective, cell.seed, settings.van_der_pol, curves=first)
     else:
-        raise ConfigError(f"There is no control '{cell.system}'; there are {VAN_DER_POL} and {SPIRAL}<noise>.")
+        raise ConfigError(f"There is no control '{cell.system}'; there are {VAN_DER_POL} and {_SPIRAL}<noise>.")
     training = {name: metrics.pop(name) for name in ("skipped", "completed", "final_loss")}
-    return Measurement(metrics, training, "", time.perf_counter())
+    return _Measurement(metrics, training, "", time.perf_counter())
+
+
+_NUM_STARTS = 1_000
+
+
+@lru_cache(maxsize=4)
+def _train_candidates(data: DataSettings, protocol: Protocol) -> tuple[Candidate, ...]:
+    """Fit the maps that a tangent proxy chooses from, which are the same for every model; once per process."""
+    return tuple(try_candidates(reference_for(data, protocol).standard_train.recordings, ALLOWED))
+
+
+def _measure_proxies(store: ResultStore, cell: Cell) -> _Measurement:
+    """Measure G_tan and what replaces it on real data, where the truth is known; of a prior nothing is measured."""
+    settings, (reference, trained, trained_at) = store.settings(cell), _train(store, cell)
+    metrics: dict[str, Any] = {}
+    if trained.method != "prior":
+        candidates = _train_candidates(settings.data, settings.protocol)
+        metrics = _compare_proxies(trained, reference, settings.protocol, candidates)
+    return _measurement(jsonable(metrics), trained, trained_at)
+
+
+def _compare_proxies(
+    trained: Reconstruction, reference: Reference, protocol: Protocol, candidates: Sequence[Candidate]
+) -> dict[str, Any]:
+    """Measure G_tan by the protocol, and its proxies from training data and the same held-out rows.
+
+    The last columns are without the quadratic map: it is at home in systems whose vector field is quadratic.
+    """
+    truth = tangent_grounding(trained.model, get_method(trained.method).filter, reference, protocol)[1]
+    # As in G_tan: the slopes of the step itself.
+    chosen = trained.model.exact() if protocol.gates == "hard" else trained.model
+    rows = protocol.warm_up + protocol.grounding_steps + 1
+    series = Series.from_arrays(reference.test_observations[:rows], columns=reference.train.columns)
+    run = filter_pass(trained.with_model(chosen, trained.method), series, choose_starts(series, _NUM_STARTS))
+    spread = spread_growth(run, (round(decorrelation_time(reference.train)),), seed=0).horizons[0].spread
+    local = [candidate for candidate in candidates if candidate.name != "quadratic"]
+    return {
+        "g_tan": truth.pooled,
+        "g_tan_within": truth.within,
+        **_proxy_metrics(run, reference, list(candidates)),
+        "spread_rank": spread.pooled,
+        "spread_rank_within": spread.within,
+        "spread_ratio": spread.pooled_ratio,
+        "spread_ratio_within": spread.within_ratio,
+        **{f"{name}_local": value for name, value in _proxy_metrics(run, reference, local).items()},
+    }
+
+
+def _proxy_metrics(run: FilterPass, reference: Reference, candidates: list[Candidate]) -> dict[str, Any]:
+    """Compute the tangent proxy, and `validity`: the rank correlation of its growths with the true ones."""
+    proxy, growths = measure_proxy(run, reference.standard_train.recordings, candidates)
+    J = reference.jacobians(reference.test_states[run.starts.rows[growths.chosen]])
+    validity = grounding(growths.proxy, oracle_log_growth(growths.covariance, J))
+    return {
+        "proxy_tan": proxy.pooled,
+        "proxy_tan_within": proxy.within,
+        "proxy_r2": proxy.r2,
+        "proxy_r2_over_linear": proxy.r2_over_linear,
+        "proxy_reliability": proxy.reliability,
+        "proxy_validity": validity.pooled,
+        "proxy_validity_within": validity.within,
+        "proxy_method": proxy.method,
+    }
+
+
+KINDS = {
+    "table": _measure_card,
+    "selection": _measure_selection,
+    "gap": _measure_gap,
+    "context": _measure_in_context,
+    "tangent": _measure_tangent,
+    "control": _measure_control,
+    "proxies": _measure_proxies,
+}
+"""The measurement of a recipe's cells, by its `kind`."""

@@ -1,7 +1,8 @@
-"""A recipe: the settings of one published table and the numbers the paper expects, read from TOML."""
+"""Read a recipe from TOML: the settings of one published table and the numbers of the paper."""
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -12,8 +13,7 @@ from kaffee.certification.fidelity import Protocol
 from kaffee.errors import ConfigError, unknown
 from kaffee.fitting.config import merge, nested, to_dict, update
 from kaffee.fitting.settings import CoreSettings, ShellSettings
-from kaffee.paper.controls.spiral import SpiralSettings
-from kaffee.paper.controls.van_der_pol import VanDerPolSettings
+from kaffee.paper.controls import SpiralSettings, VanDerPolSettings
 from kaffee.training.adaptation import Adaptation
 from kaffee.training.pretraining import Pretraining
 
@@ -77,7 +77,7 @@ class Row:
 
     @property
     def training_hash(self) -> str:
-        """Of what decides the trained model; how it is evaluated does not."""
+        """Fingerprint of the settings that decide the trained model, without those of its evaluation."""
         settings = replace(self.settings, protocol=CellSettings().protocol)
         if self.method == "prior":
             settings = replace(settings, adaptation=CellSettings().adaptation)
@@ -89,7 +89,7 @@ class Recipe:
     """A table: rows, seeds and the columns that are shown.
 
     Attributes:
-        kind: What is measured in a cell, a name in `kaffee.paper.work.KINDS`.
+        kind: What is measured in a cell, a name in `kaffee.paper.measurements.KINDS`.
         priors: The recipe whose priors the rows start from; None: this one's own.
         systems: The systems of a table over several; empty: the one of the settings.
         settings: What the rows have in common; a recipe with other priors begins with theirs, and with their systems.
@@ -106,7 +106,7 @@ class Recipe:
     settings: CellSettings = CellSettings()
 
     def row(self, name: str) -> Row:
-        """The row of that name."""
+        """Return the row of that name."""
         for row in self.rows:
             if row.name == name:
                 return row
@@ -114,19 +114,16 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with kaffee."""
+    """List the recipes that come with kaffee."""
     folder = files("kaffee.paper").joinpath("recipes")
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def load_recipe(name: str, preset: str | None = None) -> Recipe:
-    """A recipe by name, under a preset such as "smoke"."""
-    import tomllib
-
+    """Load a recipe by name, under a preset such as "smoke"."""
     if name not in recipe_names():
         raise ConfigError(unknown("recipe", name, recipe_names()))
-    text = files("kaffee.paper").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
-    values = tomllib.loads(text)
+    values = tomllib.loads(files("kaffee.paper").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8"))
     changes: dict[str, Any] = {}
     if preset is not None:
         presets = values.get("presets", {})
@@ -159,19 +156,19 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
 
 
 def _combinations(rows: Mapping[str, Any], grid: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Every row once for each combination of the grid's values; a grid entry has a dotted key and its values."""
-    found = []
+    """Repeat every row for each combination of the grid's values; a grid entry has a dotted key and its values."""
+    expanded = []
     for (name, row), values in product(rows.items(), product(*[axis["values"] for axis in grid.values()])):
         settings = dict(row.get("settings", {}))
         for axis, value in zip(grid.values(), values, strict=True):
             settings = merge(settings, nested(axis["key"], value))
         suffix = "".join(f"-{label}={value:g}" for label, value in zip(grid, values, strict=True))
-        found.append((name + suffix, {**row, "settings": settings}))
-    return found
+        expanded.append((name + suffix, {**row, "settings": settings}))
+    return expanded
 
 
 def settings_hash(settings: CellSettings, method: str | None = None) -> str:
-    """A short fingerprint of settings, so that a cell made under others is not taken for this one.
+    """Compute a short fingerprint of settings, so that a cell made under others is not taken for this one.
 
     Options that are None do not enter: a later version may add some without making finished results worthless.
     """

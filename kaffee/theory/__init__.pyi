@@ -2,12 +2,10 @@ from .adaptive_forcing import filter_factors as filter_factors
 from .adaptive_forcing import forcing_strengths as forcing_strengths
 from .adaptive_forcing import sensitivity as sensitivity
 from .attenuation import ScalarSystem as ScalarSystem
-from .attenuation import fit_one_step as fit_one_step
-from .attenuation import fit_open_loop as fit_open_loop
+from .attenuation import fit_kalman as fit_kalman
 from .attenuation import series_attenuation as series_attenuation
 from .contraction import anti_contraction as anti_contraction
 from .contraction import dispersion as dispersion
-from .contraction import rescaling_derivative as rescaling_derivative
 from .contraction import rescaling_of_run as rescaling_of_run
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
@@ -18,7 +16,6 @@ from .dpc import GapLog as GapLog
 from .dpc import Measured as Measured
 from .dpc import find_gaps as find_gaps
 from .dpc import fixed_score as fixed_score
-from .identification import fit_kalman as fit_kalman
 from .tracing import Trace as Trace
 from .tracing import trace as trace
 from .volume import assimilation as assimilation

@@ -1,4 +1,4 @@
-"""Proposition 3: the Kalman update as an adaptive, anisotropic forcing of gradients (appendix A.6).
+"""Measure the Kalman update as an adaptive, anisotropic forcing of gradients (proposition 3, appendix A.6).
 
     dz_{t|t} / dz_{t-1|t-1} = (I - K B) J + sum_j v_j dk_j/dz_{t-1|t-1}
 
@@ -8,7 +8,7 @@ a function of that state; with b = B' Omega^-1 v the sum is
     G = (I - K B) [ d/dz (J(z) Sigma J' b) + J Sigma d/dz (J(z)' b) ].
 
 The second form of the paper, (I - K B + R) J, writes G = R J. Such an R exists where J is invertible, and in general
-only if G vanishes on the null space of J; `gain_variation` returns R = G J^+ and what is left.
+only if G vanishes on the null space of J; `gain_variation` returns R = G J^+ and the remainder.
 
 Over several steps the product of these factors leaves out the path through the covariance, z -> J -> Sigma -> later
 gains, and is the exact derivative only where J does not depend on the state; `sensitivity` differentiates the real
@@ -34,7 +34,7 @@ class Factors(NamedTuple):
     Attributes:
         jacobian: J_t.
         damped: (I - K_t B) J_t.
-        gain: G_t, what the gain's dependence on the state adds.
+        gain: G_t, from the gain's dependence on the state.
         factor: Their sum, the derivative of z_{t|t} with respect to z_{t-1|t-1}.
     """
 
@@ -46,7 +46,7 @@ class Factors(NamedTuple):
 
 @eqx.filter_jit
 def filter_factors(core: Core, trace: Trace) -> Factors:
-    """The factors of a run; without assimilation they are the Jacobians."""
+    """Compute the factors of a run; without assimilation they are the Jacobians."""
     J, remaining = trace.jacobian, trace.remaining()
     damped = remaining @ J
     if not (trace.recursion.assimilate and trace.recursion.transport):
@@ -75,7 +75,7 @@ class GainVariation(NamedTuple):
 
     Attributes:
         R: G J^+; exact where J is invertible.
-        unfactored: ||G - R J|| / ||factor|| (Frobenius): what the paper's second form misses at a singular J.
+        unfactored: ||G - R J|| / ||factor|| (Frobenius), which the paper's second form misses at a singular J.
     """
 
     R: Float[Array, "T W M M"]
@@ -84,16 +84,15 @@ class GainVariation(NamedTuple):
 
 @eqx.filter_jit
 def gain_variation(factors: Factors) -> GainVariation:
-    """R_t such that the factor is (I - K_t B + R_t) J_t, as far as one exists."""
+    """Solve for R_t such that the factor is (I - K_t B + R_t) J_t, as far as one exists."""
     R = factors.gain @ jnp.linalg.pinv(factors.jacobian)
     rest = factors.gain - R @ factors.jacobian
-    norms = [jnp.sqrt(jnp.sum(X**2, axis=(-2, -1))) for X in (rest, factors.factor)]
-    return GainVariation(R, norms[0] / norms[1])
+    return GainVariation(R, frobenius(rest) / frobenius(factors.factor))
 
 
 @eqx.filter_jit
 def forcing_strengths(trace: Trace) -> Float[Array, "T W N"]:
-    """The eigenvalues of B K, ascending, all in [0, 1): how strongly each direction of the data is forced.
+    """Compute the eigenvalues of B K, ascending, all in [0, 1): how strongly each direction of the data is forced.
 
     Where B = I and K = alpha I (and R = 0), the factor is (1 - alpha) J and all of them are the alpha of generalised
     teacher forcing (Hess et al. 2023); their mean stands for alpha elsewhere. Missing entries count as 0.
@@ -106,13 +105,18 @@ def forcing_strengths(trace: Trace) -> Float[Array, "T W N"]:
 
 @eqx.filter_jit
 def largest_singular(X: Float[Array, "*batch M K"]) -> Float[Array, "*batch"]:
-    """The spectral norm."""
+    """Compute the spectral norm."""
     return jnp.linalg.svd(X, compute_uv=False)[..., 0]
+
+
+def frobenius(X: Float[Array, "*batch M K"]) -> Float[Array, "*batch"]:
+    """Compute the Frobenius norm."""
+    return jnp.sqrt(jnp.sum(X**2, axis=(-2, -1)))
 
 
 @eqx.filter_jit
 def chain(factors: Float[Array, "T W M M"]) -> Float[Array, "T W M M"]:
-    """F_t ... F_1 for every t: the mean-to-mean chain as the proof of proposition 3 iterates it."""
+    """Multiply F_t ... F_1 for every t: the mean-to-mean chain as the proof of proposition 3 iterates it."""
 
     def body(product: Array, factor: Array) -> tuple[Array, Array]:
         product = factor @ product
@@ -129,7 +133,7 @@ def sensitivity(
     observations: Observations,
     directions: Float[Array, "M K"] | None = None,
 ) -> Float[Array, "T W M K"]:
-    """dz_{t|t} / dz_{0|0} times `directions` (the identity by default), by differentiating the real recursion.
+    """Compute dz_{t|t} / dz_{0|0} times `directions` (the identity by default) from the real recursion.
 
     Everything is included: means, gains, and covariances that remember where their Jacobians were taken.
     """

@@ -1,4 +1,4 @@
-"""Definition 1: a refinement that lowers the score S_H and raises a certification loss D."""
+"""Detect the DPC gap (definition 1): a refinement that lowers the score S_H and raises a certification loss D."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One look at a model during training.
+    """Score and losses of a model during training.
 
     Attributes:
         update: How many updates it has seen.
@@ -48,17 +48,18 @@ class Entry:
     losses: Mapping[str, Measured]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; what is not finite becomes a word."""
-        losses = {name: {"value": _plain(loss.value), "se": _plain(loss.se)} for name, loss in self.losses.items()}
-        return {"update": self.update, "score": _plain(self.score), "losses": losses}
+        """Convert to JSON values; a number that is not finite becomes a word, such as "inf"."""
+        losses = {name: {"value": _number(loss.value), "se": _number(loss.se)} for name, loss in self.losses.items()}
+        return {"update": self.update, "score": _number(self.score), "losses": losses}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Entry":
+        """Read an entry that `to_dict` wrote."""
         losses = {name: Measured(float(m["value"]), float(m["se"])) for name, m in record["losses"].items()}
         return cls(int(record["update"]), float(record["score"]), losses)
 
 
-def _plain(value: float) -> float | str:
+def _number(value: float) -> float | str:
     return float(value) if math.isfinite(value) else str(float(value))
 
 
@@ -82,7 +83,7 @@ class Gap:
 
 
 def find_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list[Gap]:
-    """The gaps between consecutive entries.
+    """Find the gaps between consecutive entries.
 
     The score is evaluated on fixed windows and has no sampling error; a loss has to rise by `significance` combined
     standard errors, because free runs of a chaotic model are samples.
@@ -91,7 +92,7 @@ def find_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list[Ga
     >>> [(g.before, g.after, g.loss) for g in find_gaps([Entry(0, 1.5, calm), Entry(10, 1.2, broken)])]
     [(0, 10, 'D')]
     """
-    found = []
+    gaps = []
     for old, new in pairwise(entries):
         if not new.score < old.score:
             continue
@@ -100,12 +101,12 @@ def find_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list[Ga
             se = math.hypot(before.se, loss.se)
             if loss.value > before.value and not loss.value - before.value <= significance * se:
                 change = loss.value - before.value
-                found.append(Gap(old.update, new.update, name, new.score - old.score, change, se))
-    return found
+                gaps.append(Gap(old.update, new.update, name, new.score - old.score, change, se))
+    return gaps
 
 
 def overall_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list[Gap]:
-    """The gaps of the run as a whole, from its first entry to its last."""
+    """Find the gaps of the run as a whole, from its first entry to its last."""
     return [] if len(entries) < 2 else find_gaps([entries[0], entries[-1]], significance=significance)
 
 
@@ -222,17 +223,14 @@ def _mean(values: list[float]) -> Measured:
     return Measured(float(np.mean(values)), spread / len(values) ** 0.5)
 
 
-# Logging S_H and D during adaptation.
-
-
 class GapLog(Watcher):
-    """A watcher that certifies the model every `every` updates; hand it to `adapt(..., watcher=log)`.
+    """Certify the model every `every` updates while it trains: `adapt(..., watcher=log)`.
 
-    Any score and any losses will do: both are functions of a model.
+    Score and losses are any functions of a model.
 
     Attributes:
-        entries: What was seen so far.
-        last: The number of updates of the run, after which it looks in any case.
+        entries: Score and losses so far.
+        last: The number of updates of the run, after which the model is certified in any case.
     """
 
     def __init__(
@@ -271,7 +269,7 @@ def fixed_score(
     num_windows: int = 128,
     seed: int = 0,
 ) -> Callable[[StateSpaceModel], float]:
-    """The method's own training objective on a fixed batch of windows of a standardised series: S_H."""
+    """Return S_H: the method's own training objective on a fixed batch of windows of a standardised series."""
     surrogate = prior.replace(core=prior.core.surrogate())
     objective = nll_objective(surrogate, series, method, settings, method.trainable_parts)
     windows = training_windows(series, settings.burn_in + settings.scored + 1, prior.dtype)

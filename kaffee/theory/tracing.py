@@ -1,4 +1,4 @@
-"""A run of the recursion with everything kept that the propositions of appendix A speak of."""
+"""Trace a run of the recursion: keep everything that the propositions of appendix A need."""
 
 from typing import Any
 
@@ -43,13 +43,13 @@ class Trace(eqx.Module):
         return self.mask.astype(self.process_variance.dtype)
 
     def observed(self, X: Float[Array, "*batch M M"], present: Float[Array, "*batch N"]) -> Float[Array, "*batch N N"]:
-        """B X B' with zero rows and columns for missing entries."""
+        """Compute B X B' with zero rows and columns for missing entries."""
         BXB = self.observation.columns(self.observation.rows(X))
         return present[..., :, None] * BXB * present[..., None, :]
 
     @eqx.filter_jit
     def transported(self) -> Float[Array, "T W N N"]:
-        """A_t = B J Sigma_{t-1|t-1} J' B', what the Jacobians put into Omega_t; zero without transport."""
+        """Compute A_t = B J Sigma_{t-1|t-1} J' B', the share of Omega_t from the Jacobians; zero without transport."""
         if not self.recursion.transport:
             return jnp.zeros_like(self.innovation.inverse_factor)
         J = self.jacobian
@@ -57,7 +57,7 @@ class Trace(eqx.Module):
 
     @eqx.filter_jit
     def innovation_covariance(self) -> Float[Array, "T W N N"]:
-        """Omega_t, with a unit diagonal for missing entries."""
+        """Compute Omega_t, with a unit diagonal for missing entries."""
 
         def one(covariance: Float[Array, "W M M"], present: Float[Array, "W N"]) -> Float[Array, "W N N"]:
             return innovation_covariance(covariance, present, self.observation, self.observation_variance)[1]
@@ -66,18 +66,18 @@ class Trace(eqx.Module):
 
     @eqx.filter_jit
     def precision(self) -> Float[Array, "T W N N"]:
-        """Omega_t^-1."""
+        """Compute Omega_t^-1."""
         return self.innovation.inverse_factor.mT @ self.innovation.inverse_factor
 
     @eqx.filter_jit
     def gain(self) -> Float[Array, "T W M N"]:
-        """K_t; zero without assimilation."""
+        """Compute K_t; zero without assimilation."""
         K = jax.vmap(gain)(self.innovation)
         return K if self.recursion.assimilate else jnp.zeros_like(K)
 
     @eqx.filter_jit
     def remaining(self) -> Float[Array, "T W M M"]:
-        """I - K_t B, what the update leaves of a prediction."""
+        """Compute I - K_t B, the share of a prediction that the update leaves."""
         KB = self.observation.extend_columns(self.gain())
         return jnp.eye(KB.shape[-1], dtype=KB.dtype) - KB
 
@@ -102,23 +102,11 @@ def trace(recursion: Recursion, dynamics: Dynamics, observations: Observations) 
         return now.filtered, (belief, J, now.predicted, now.innovation, now.filtered, now.fault)
 
     # Without the noise inside a core: the propositions speak of a deterministic F.
-    xs = (observations.x, observations.mask)
-    _, (previous, jacobian, predicted, innovation, filtered, faults) = jax.lax.scan(body, dynamics.initial, xs)
-    return Trace(
-        recursion=recursion,
-        observation=observations.observation,
-        process_variance=dynamics.process_variance,
-        observation_variance=dynamics.observation_variance,
-        mask=observations.mask,
-        previous=previous,
-        jacobian=jacobian,
-        predicted=predicted,
-        innovation=innovation,
-        filtered=filtered,
-        faults=faults,
-    )
+    _, kept = jax.lax.scan(body, dynamics.initial, (observations.x, observations.mask))
+    variances = dynamics.process_variance, dynamics.observation_variance
+    return Trace(recursion, observations.observation, *variances, observations.mask, *kept)
 
 
 def inner(X: Float[Array, "*batch K K"], Y: Float[Array, "*batch K K"]) -> Float[Array, "*batch"]:
-    """tr(X Y) for symmetric X."""
+    """Compute tr(X Y) for symmetric X."""
     return jnp.sum(X * Y, axis=(-2, -1))

@@ -1,4 +1,4 @@
-"""Proposition 1: what the log-determinant of the likelihood gains when the Jacobians shrink (appendix A.1).
+"""Measure what the log-determinant of the likelihood gains when the Jacobians shrink (proposition 1, appendix A.1).
 
     J_k(s) = e^s J_k,    Omega_{t+h}(s) = Lambda + sum_{l=0}^h e^{2 l s} A_l,    A_l >= 0,
     d/ds 1/2 log det Omega_{t+h}(s) = sum_{l=1}^h l e^{2 l s} tr[Omega_{t+h}(s)^-1 A_l] >= 0
@@ -19,7 +19,7 @@ from kaffee.theory.tracing import Trace, inner
 
 @eqx.filter_jit
 def transport_terms(trace: Trace, horizon: int | None = None) -> Float[Array, "L W N N"]:
-    """A_0, ..., A_h of proposition 1 for the open-loop forecast from the first belief of a run.
+    """Compute A_0, ..., A_h of proposition 1 for the open-loop forecast from the first belief of a run.
 
         A_l = B Phi^(l) Gamma Phi^(l)' B'  (l < h),    A_h = B Phi^(h) Sigma_t Phi^(h)' B',
         Phi^(l) = J_{t+h} ... J_{t+h-l+1}
@@ -43,22 +43,6 @@ def transport_terms(trace: Trace, horizon: int | None = None) -> Float[Array, "L
     return jnp.stack(terms)
 
 
-@eqx.filter_jit
-def pressure_by_transports(
-    terms: Float[Array, "L W N N"], observation_variance: Float[Array, " N"], s: float | Float[Array, ""] = 0.0
-) -> Float[Array, "L W"]:
-    """l e^{2 l s} tr[Omega(s)^-1 A_l] for l = 0, ..., h; their sum is the derivative of 1/2 log det Omega at s.
-
-    >>> terms = jnp.array([0.5, 0.5]).reshape(2, 1, 1, 1)  # h = 1: Omega = 1 + 0.5 + 0.5
-    >>> pressure_by_transports(terms, jnp.ones(1)).squeeze(-1).tolist()
-    [0.0, 0.25]
-    """
-    order = jnp.arange(terms.shape[0], dtype=terms.dtype)
-    weights = jnp.exp(2.0 * s * order)[:, None, None, None]
-    Omega = jnp.sum(weights * terms, axis=0) + jnp.diag(observation_variance)
-    return order[:, None] * inner(jnp.linalg.inv(Omega)[None], weights * terms)
-
-
 class Pressure(NamedTuple):
     """d/ds 1/2 log det Omega_t at s = 0 along J -> e^s J, in nats.
 
@@ -75,7 +59,7 @@ class Pressure(NamedTuple):
 
 @eqx.filter_jit
 def pressure(trace: Trace) -> Pressure:
-    """The pressure of every step of a run. With D = 1/2 dSigma/ds:
+    """Compute the pressure of every step of a run. With D = 1/2 dSigma/ds:
 
         D_pred = J (Sigma_{t-1|t-1} + D_filt) J',    D_filt = (I - K B) D_pred (I - K B)',    K = 0 in open loop
 
@@ -101,23 +85,21 @@ class Assimilation(NamedTuple):
 
     Attributes:
         log_volume: log det Sigma_{t|t} - log det Sigma_{t|t-1} = log det Lambda - log det Omega_t over the observed
-            entries, never positive; minus half of it is what the observation told, in nats.
+            entries, never positive; minus half of it is the information in the observation, in nats.
         trace_ratio: tr Sigma_{t|t} / tr Sigma_{t|t-1}, between 0 and 1.
-        smallest: The smallest eigenvalue of Sigma_{t|t-1} - Sigma_{t|t}, which proposition 1 says is not negative.
     """
 
     log_volume: Float[Array, "T W"]
     trace_ratio: Float[Array, "T W"]
-    smallest: Float[Array, "T W"]
 
 
 @eqx.filter_jit
 def assimilation(trace: Trace) -> Assimilation:
-    """Sigma_{t|t} = Sigma_{t|t-1} - Sigma_{t|t-1} B' Omega^-1 B Sigma_{t|t-1} <= Sigma_{t|t-1} (proposition 1)."""
+    """Measure the update Sigma_{t|t} = Sigma_{t|t-1} - Sigma_{t|t-1} B' Omega^-1 B Sigma_{t|t-1} (proposition 1)."""
     before, after = trace.predicted.covariance, trace.filtered.covariance
     log_det_omega = -2.0 * jnp.sum(jnp.log(jnp.diagonal(trace.innovation.inverse_factor, axis1=-2, axis2=-1)), axis=-1)
     log_volume = jnp.sum(trace.present * jnp.log(trace.observation_variance), axis=-1) - log_det_omega
     if not trace.recursion.assimilate:
         log_volume = jnp.zeros_like(log_volume)
     total = [jnp.trace(P, axis1=-2, axis2=-1) for P in (after, before)]
-    return Assimilation(log_volume, total[0] / total[1], jnp.linalg.eigvalsh(before - after)[..., 0])
+    return Assimilation(log_volume, total[0] / total[1])

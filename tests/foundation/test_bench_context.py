@@ -13,10 +13,9 @@ from kaffee.cli.main import app
 from kaffee.foundation.weights import DEFAULT
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.figures.drawing import make_figures
-from kaffee.paper.measurements import pretrained, tangent_errors
+from kaffee.paper.measurements import _pretrained, _tangent_errors, run_cell
 from kaffee.paper.recipe import load_recipe
 from kaffee.paper.summary import summarise
-from kaffee.paper.work import run_cell
 
 from .conftest import make_core, publish, write_release
 
@@ -32,12 +31,12 @@ def store(tmp_path_factory):
         patch.setenv("KAFFEE_HOME", str(root / "home"))
         patch.setenv("HF_HUB_CACHE", str(root / "hub"))
         publish(patch, models)
-        pretrained.cache_clear()
+        _pretrained.cache_clear()
         store = ResultStore(root / "results", load_recipe("table2", "tiny"))
         for cell in store.cells():
             run_cell(str(store.root), "table2", "tiny", cell.row, cell.seed, cell.system)
         yield store
-    pretrained.cache_clear()
+    _pretrained.cache_clear()
 
 
 def record(store, row):
@@ -104,10 +103,10 @@ def test_tangent_errors_are_relative_frobenius_norms(x64):
     core = make_core()
     states = jnp.asarray(np.random.default_rng(0).standard_normal((3, core.latent_dim)))
     mixture = core.with_tangent("mixture")
-    found = tangent_errors(mixture, states)
+    found = _tangent_errors(mixture, states)
     for state, error in zip(states, found, strict=True):
         exact = np.asarray(jax.jacfwd(lambda z: core.with_tangent("full")(z))(state))
         expected = np.linalg.norm(np.asarray(mixture.jacobian(state)) - exact) / np.linalg.norm(exact)
         assert float(error) == pytest.approx(expected, abs=1e-8)
-    assert float(jnp.max(tangent_errors(core.with_tangent("full"), states))) < 1e-12
+    assert float(jnp.max(_tangent_errors(core.with_tangent("full"), states))) < 1e-12
     assert eqx.tree_equal(core, make_core())

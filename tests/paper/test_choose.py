@@ -6,8 +6,8 @@ import pytest
 
 from kaffee.errors import KaffeeError
 from kaffee.paper.cells import Cell, ResultStore
-from kaffee.paper.choose import choice_table, choose, distance_from_default
 from kaffee.paper.recipe import load_recipe
+from kaffee.paper.summary import _choose_settings, _distance_from_default, choice_table
 
 PAPER, FAST_SHELL, SLOW_CORE, BOTH = (
     "kaffee-core=0.005-shell=0.005",
@@ -31,7 +31,7 @@ def fill(store, **special):
 
 
 def chosen(store):
-    return next(c.row for c in choose(store)["kaffee"] if c.chosen)
+    return next(c.row for c in _choose_settings(store)["kaffee"] if c.chosen)
 
 
 def test_among_equals_the_papers_settings_win(store):
@@ -57,26 +57,26 @@ def test_the_closest_of_the_good_ones_is_taken(store):
 def test_a_candidate_that_diverged_is_out(store):
     fill(store, **{PAPER: [0.1, 0.1, None]})
     assert chosen(store) != PAPER
-    assert PAPER not in [c.row for c in choose(store)["kaffee"]]
+    assert PAPER not in [c.row for c in _choose_settings(store)["kaffee"]]
 
 
 def test_nothing_finished_says_what_to_do(store):
     with pytest.raises(KaffeeError, match="kaffee bench run"):
-        choose(store)
+        _choose_settings(store)
 
 
 def test_every_method_has_its_own_choice(store):
     fill(store)
-    assert len(choose(store)) == 5
-    assert all(sum(c.chosen for c in candidates) == 1 for candidates in choose(store).values())
+    assert len(_choose_settings(store)) == 5
+    assert all(sum(c.chosen for c in candidates) == 1 for candidates in _choose_settings(store).values())
     table = choice_table(store)
     assert len(table.rows) == 20
     assert [row[-1] for row in table.rows].count("chosen") == 5
 
 
 def test_distance_is_in_factors(store):
-    assert distance_from_default(store.recipe.row(PAPER)) == 0.0
-    assert distance_from_default(store.recipe.row(BOTH)) == pytest.approx(math.log(2.5) + math.log(2.0))
+    assert _distance_from_default(store.recipe.row(PAPER)) == 0.0
+    assert _distance_from_default(store.recipe.row(BOTH)) == pytest.approx(math.log(2.5) + math.log(2.0))
 
 
 def test_the_plus_rows_of_table_1_are_those_that_were_chosen():
@@ -87,6 +87,6 @@ def test_the_plus_rows_of_table_1_are_those_that_were_chosen():
     if not (results / "table1_tuning").exists():
         pytest.skip("results/table1_tuning is not in this checkout")
     tuning, table1 = load_recipe("table1_tuning"), load_recipe("table1")
-    for method, candidates in choose(ResultStore(results, tuning)).items():
+    for method, candidates in _choose_settings(ResultStore(results, tuning)).items():
         winner = next(c.row for c in candidates if c.chosen)
         assert table1.row(f"{method}_plus").settings.adaptation == tuning.row(winner).settings.adaptation

@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 from kaffee.cli.main import app
 from kaffee.errors import ConfigError, KaffeeError
-from kaffee.paper import cluster, engine
+from kaffee.paper import engine
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.recipe import load_recipe
-from kaffee.paper.summary import agreement, summarise
+from kaffee.paper.summary import _count_verdicts, summarise
 
 COMMANDS = ("run", "status", "retry", "table")
 TINY = ("table1", "--preset", "tiny")
@@ -51,7 +51,7 @@ def engines(store, monkeypatch):
         pass
 
     monkeypatch.setattr(engine, "LocalEngine", Local)
-    monkeypatch.setattr(cluster, "DaskEngine", Dask)
+    monkeypatch.setattr(engine, "DaskEngine", Dask)
     made.append(Fake)
     return made
 
@@ -169,7 +169,7 @@ def test_the_table_against_the_paper(store, tmp_path):
     assert [cell.strip() for cell in lines[row].split("|")[1:6]] == ["kaffee", "2", "1.535±0.000", "–", "0.100±0.000"]
     assert [cell.strip() for cell in lines[row + 1].split("|")[3:6]] == ["1.535±0.004", "0.632±0.005", "0.475±0.004"]
     assert [cell.strip() for cell in lines[row + 2].split("|")[3:6]] == ["agrees", "", "worse"]
-    counts = agreement(store, summarise(store))
+    counts = _count_verdicts(store, summarise(store))
     assert counts["agrees"] >= 1
     words = ", ".join(f"{counts[word]} {word}" for word in ("agrees", "better", "worse"))
     assert lines[-1] == f"{words} (the paper's rows, {counts.total()} numbers)"

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.defaults import ARMS, CASES
 from kaffee.paper.cells import ResultStore
 from kaffee.paper.recipe import load_recipe
-from kaffee.paper.summary import agreement, summarise
+from kaffee.paper.summary import _count_verdicts, summarise
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
@@ -42,7 +42,7 @@ def test_the_signatures_of_the_paper(table1):
 
 
 def test_enough_numbers_agree_or_are_better(table1):
-    counts = agreement(table1[0], table1[2])
+    counts = _count_verdicts(table1[0], table1[2])
     assert counts.total() == 43
     assert counts["agrees"] + counts["better"] >= 32
 

@@ -16,17 +16,18 @@ from kaffee.errors import ConfigError, KaffeeError
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.figures import drawing as make
 from kaffee.paper.figures.drawing import FORMATS, make_figures
-from kaffee.paper.figures.panels import (
-    METRICS,
-    PAPER_OFFSET,
-    entropy_panel,
-    exponents_panel,
-    metric_panel,
+from kaffee.paper.figures.lorenz96 import (
+    _METRICS,
+    _PAPER_OFFSET,
+    _compare_spreads,
+    _entropy_panel,
+    _exponents_panel,
+    _metric_panel,
     results_figure,
+    spectrum_figure,
+    taxonomy_figure,
 )
-from kaffee.paper.figures.rows import bootstrap_band, estimate, rows_to_draw, true_exponents
-from kaffee.paper.figures.spectrum import spectrum_figure
-from kaffee.paper.figures.taxonomy import judgement, taxonomy_figure
+from kaffee.paper.figures.rows import bootstrap_band, read_rows, read_true_exponents, spread_over_seeds
 from kaffee.paper.recipe import load_recipe
 from kaffee.report.style import COLOURS
 
@@ -52,7 +53,7 @@ def axis():
 
 @pytest.fixture
 def no_models(monkeypatch):
-    monkeypatch.setattr(make, "cycle_data", lambda store, rows, say: None)
+    monkeypatch.setattr(make, "assimilate_test_data", lambda store, rows, say: None)
 
 
 def robust_error(found):
@@ -116,7 +117,7 @@ def test_a_band_of_nothing_is_refused(bad):
 
 def test_rows_have_one_order_and_look(store):
     fill(store)
-    rows = rows_to_draw(store)
+    rows = read_rows(store)
     assert [row.title for row in rows] == TITLES
     assert [row.colour for row in rows] == [COLOURS[method] for method in METHODS]
     assert len({row.marker for row in rows}) == len({row.colour for row in rows}) == len(rows)
@@ -131,20 +132,20 @@ def with_arm(store):
 def test_an_arm_is_drawn_apart_and_with_the_prior(store):
     store = with_arm(store)
     fill(store)
-    assert [row.row.name for row in rows_to_draw(store)] == METHODS
-    assert [row.row.name for row in rows_to_draw(store, "plus")] == ["kaffee_plus", "prior"]
+    assert [row.row.name for row in read_rows(store)] == METHODS
+    assert [row.row.name for row in read_rows(store, "plus")] == ["kaffee_plus", "prior"]
     with pytest.raises(ConfigError, match=r"Unknown arm 'pluss'\. Did you mean 'plus'"):
-        rows_to_draw(store, "pluss")
+        read_rows(store, "pluss")
 
 
 # Panels a to f.
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", _METRICS)
 def test_metrics_are_medians_with_errors_beside_the_paper(store, axis, metric):
     fill(store, changes={("kaffee", 1): {metric: None}, ("kaffee", 3): {metric: None}})
-    rows = rows_to_draw(store)
-    metric_panel(axis, rows, metric, "title")
+    rows = read_rows(store)
+    _metric_panel(axis, rows, metric, "title")
     expected, dots, has_shell_metric = [], [], metric.endswith("_core")
     for y, row in enumerate(rows):
         found = [value for value in values(store, row.row.name, metric) if value is not None]
@@ -153,7 +154,7 @@ def test_metrics_are_medians_with_errors_beside_the_paper(store, axis, metric):
             expected.append((np.median(found), y, robust_error(found), row.colour.lower()))
         if metric in row.row.paper:
             paper, error = row.row.paper[metric]
-            expected.append((paper, y + PAPER_OFFSET, error, "#ffffff"))
+            expected.append((paper, y + _PAPER_OFFSET, error, "#ffffff"))
     got = points(axis)
     assert [point[3] for point in got] == [point[3] for point in expected]
     np.testing.assert_allclose([p[:3] for p in got], [p[:3] for p in expected], rtol=1e-6, atol=1e-12)
@@ -165,8 +166,8 @@ def test_metrics_are_medians_with_errors_beside_the_paper(store, axis, metric):
 
 def test_a_row_that_always_diverged_is_named(store, axis):
     fill(store, changes={("core_collapse", seed): diverged_core() for seed in range(5)})
-    rows = rows_to_draw(store)
-    metric_panel(axis, rows, "d_stsp_core", "title")
+    rows = read_rows(store)
+    _metric_panel(axis, rows, "d_stsp_core", "title")
     assert notes(axis) == ["5 of 5 diverged"]
     assert len(points(axis)) == 2 * len(rows) - 1
 
@@ -174,13 +175,13 @@ def test_a_row_that_always_diverged_is_named(store, axis):
 @pytest.mark.parametrize(("outlier", "scale"), [(1.0, "linear"), (500.0, "log")])
 def test_wide_ranges_are_logarithmic(store, axis, outlier, scale):
     fill(store, changes={("core_collapse", 0): {"d_stsp_core": outlier}})
-    metric_panel(axis, rows_to_draw(store), "d_stsp_core", "title")
+    _metric_panel(axis, read_rows(store), "d_stsp_core", "title")
     assert axis.get_xscale() == scale
 
 
 def test_exponents_are_medians_with_bands_beside_the_truth(store, axis):
     fill(store, changes={("kaffee", 2): diverged_core()})
-    exponents_panel(axis, rows_to_draw(store), LAMBDAS, "title")
+    _exponents_panel(axis, read_rows(store), LAMBDAS, "title")
     lines = {line.get_label(): line for line in axis.lines}
     np.testing.assert_array_equal(lines["Truth"].get_ydata(), LAMBDAS[:6])
     spectra = [found for found in values(store, "kaffee", "extra", "exponents_core") if found]
@@ -197,14 +198,14 @@ def test_exponents_are_medians_with_bands_beside_the_truth(store, axis):
 
 def test_collapsed_spectra_are_named_instead_of_flattening_the_others(store, axis):
     fill(store, changes={("core_collapse", s): {"extra__exponents_core": [-9.0] * 8} for s in range(5)})
-    exponents_panel(axis, rows_to_draw(store), LAMBDAS, "title")
+    _exponents_panel(axis, read_rows(store), LAMBDAS, "title")
     assert axis.get_ylim()[0] == -LAMBDAS[0]
     assert notes(axis) == ["$\\lambda_1$ below the axis:\nOL tied −9.0"]
 
 
 def test_the_entropy_stands_beside_the_true_one(store, axis):
     fill(store)
-    entropy_panel(axis, rows_to_draw(store), LAMBDAS, "h")
+    _entropy_panel(axis, read_rows(store), LAMBDAS, "h")
     h = LAMBDAS[:6].sum()
     assert axis.lines[-1].get_xdata() == [h, h]
     assert f"{h:.2f}" in axis.get_title(loc="left") + axis.get_title()
@@ -213,7 +214,7 @@ def test_the_entropy_stands_beside_the_true_one(store, axis):
 
 def test_the_panels_share_one_figure(store):
     fill(store)
-    figure = results_figure(rows_to_draw(store), LAMBDAS, None)
+    figure = results_figure(read_rows(store), LAMBDAS, None)
     assert [axis.get_title(loc="left")[0] for axis in figure.axes] == list("abcdefg")
     assert notes(figure.axes[-1]) == ["no trained model at hand"]
 
@@ -224,7 +225,7 @@ def test_the_panels_share_one_figure(store):
 @pytest.mark.parametrize("start", ["embedding", "filtered"])
 def test_the_spectrum_is_medians_with_bootstrap_bands(store, start):
     fill(store)
-    figure = spectrum_figure(rows_to_draw(store), start)
+    figure = spectrum_figure(read_rows(store), start)
     assert len(figure.axes) == 3
     for axis, path in zip(figure.axes, [(start, "nll"), (start, "crps"), ("g_tan",)], strict=True):
         lines = [line for line in axis.lines if line.get_label() in TITLES]
@@ -246,7 +247,7 @@ def test_the_spectrum_counts_seeds_without_scores(store):
     broken = {str(h): {"embedding": {"nll": None, "crps": None}, "g_tan": None} for h in HORIZONS}
     everywhere = {("blind", seed): {"extra__spectrum": broken} for seed in range(5)}
     fill(store, changes={("kaffee", 0): {"extra__spectrum": broken}, **everywhere})
-    (legend,) = spectrum_figure(rows_to_draw(store)).legends
+    (legend,) = spectrum_figure(read_rows(store)).legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels[:3] == ["KAFFEE (1 of 5 diverged)", "No transport (5 of 5 diverged)", "OL tied"]
 
@@ -255,18 +256,18 @@ def test_the_spectrum_counts_seeds_without_scores(store):
 
 
 def test_judgements_need_two_standard_errors():
-    base, near, far = (estimate([x, x + 0.1, x + 0.2]) for x in (0.0, 0.1, 5.0))
-    assert judgement(near, base, larger_is_better=True) == "same"
-    assert judgement(far, base, larger_is_better=True) == "better"
-    assert judgement(far, base, larger_is_better=False) == "worse"
-    assert judgement(estimate([None]), base, larger_is_better=True) == "worse"
-    assert judgement(base, estimate([]), larger_is_better=True) == ""
+    base, near, far = (spread_over_seeds([x, x + 0.1, x + 0.2]) for x in (0.0, 0.1, 5.0))
+    assert _compare_spreads(near, base, larger_is_better=True) == "same"
+    assert _compare_spreads(far, base, larger_is_better=True) == "better"
+    assert _compare_spreads(far, base, larger_is_better=False) == "worse"
+    assert _compare_spreads(spread_over_seeds([None]), base, larger_is_better=True) == "worse"
+    assert _compare_spreads(base, spread_over_seeds([]), larger_is_better=True) == ""
 
 
 def test_the_taxonomy_shows_signatures_with_marks(store):
     clearly = {("blind", seed): {"nll": 1.7 + 0.001 * seed} for seed in range(5)}
     fill(store, changes={("core_collapse", 0): diverged_core(), **clearly})
-    (axis,) = taxonomy_figure(rows_to_draw(store)).axes
+    (axis,) = taxonomy_figure(read_rows(store)).axes
     texts = notes(axis)
     assert all(title in texts for title in TITLES)
     assert {"[noise masking]", "[core collapse]", "[blind uncertainty]"} <= set(texts)
@@ -281,7 +282,7 @@ def test_the_taxonomy_shows_signatures_with_marks(store):
 
 def test_the_taxonomy_names_rows_that_are_missing(store):
     fill(store, rows=["prior", "kaffee"])
-    (axis,) = taxonomy_figure(rows_to_draw(store)).axes
+    (axis,) = taxonomy_figure(read_rows(store)).axes
     assert notes(axis).count("no finished cells") == 4
 
 
@@ -316,7 +317,7 @@ def test_one_seed_of_one_row_is_drawn(store, no_models):
 
 
 def test_an_arm_has_files_of_its_own(store, no_models, monkeypatch):
-    monkeypatch.setattr(make, "rendered", lambda figure, format: b"")
+    monkeypatch.setattr(make, "_render", lambda figure, format: b"")
     store = with_arm(store)
     fill(store, rows=["prior"])
     with pytest.raises(KaffeeError, match="no finished cells of the arm 'plus'"):
@@ -336,7 +337,7 @@ def test_impossible_wishes_are_explained(store):
 
 def test_the_true_spectrum_is_computed_once(store, tmp_path, monkeypatch):
     settings, path = store.recipe.row("prior").settings, tmp_path / "reference.json"
-    first = true_exponents(settings, path)
+    first = read_true_exponents(settings, path)
     assert first.shape == (20,)
     assert json.loads(path.read_text())["num_steps"] == settings.protocol.rollout_steps
 
@@ -344,10 +345,10 @@ def test_the_true_spectrum_is_computed_once(store, tmp_path, monkeypatch):
         raise AssertionError("computed again")
 
     monkeypatch.setattr("kaffee.metrics.lyapunov.lyapunov_spectrum", refuse)
-    np.testing.assert_array_equal(true_exponents(settings, path), first)
+    np.testing.assert_array_equal(read_true_exponents(settings, path), first)
     longer = replace(settings, protocol=replace(settings.protocol, rollout_steps=600))
     with pytest.raises(AssertionError, match="computed again"):
-        true_exponents(longer, path)
+        read_true_exponents(longer, path)
 
 
 def test_the_command_writes_beside_the_results(tmp_path, no_models, monkeypatch):
@@ -359,7 +360,7 @@ def test_the_command_writes_beside_the_results(tmp_path, no_models, monkeypatch)
     folder = tmp_path / "table1-smoke" / "figures"
     assert result.stderr == ""
     assert result.stdout.split() == [str(folder / f"{name}.png") for name in NAMES]
-    monkeypatch.setattr(make, "rendered", lambda figure, format: b"")
+    monkeypatch.setattr(make, "_render", lambda figure, format: b"")
     other = tmp_path / "elsewhere"
     assert CliRunner().invoke(app, [*call, "--output", str(other)]).exit_code == 0
     assert sorted(path.stem for path in other.glob("*.svg")) == sorted(NAMES)

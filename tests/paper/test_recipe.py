@@ -13,7 +13,7 @@ from kaffee.certification.fidelity import Protocol
 from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import METHODS
 from kaffee.paper.cells import Cell, ResultStore
-from kaffee.paper.controls.objectives import OBJECTIVES
+from kaffee.paper.objectives import OBJECTIVES
 from kaffee.paper.recipe import CellSettings, load_recipe, recipe_names, settings_hash
 
 PAPER = Path(__file__).resolve().parents[3] / "shared" / "paper" / "kaffee.tex"  # not part of the repository

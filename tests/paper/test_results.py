@@ -8,7 +8,7 @@ import pytest
 from kaffee import records as files
 from kaffee.certification.fidelity import Protocol
 from kaffee.errors import CheckpointError, KaffeeError
-from kaffee.paper import work
+from kaffee.paper import measurements
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.recipe import CellSettings, Recipe, Row, load_recipe
 
@@ -111,8 +111,8 @@ def test_an_error_becomes_the_record_of_its_cell(error, tmp_path, monkeypatch):
     def fail(store, cell):
         raise error
 
-    monkeypatch.setattr(work, "_run", fail)
-    assert work.run_cell(str(tmp_path), "table1", "tiny", "kaffee", 1) == "kaffee/01"
+    monkeypatch.setattr(measurements, "_measure_cell", fail)
+    assert measurements.run_cell(str(tmp_path), "table1", "tiny", "kaffee", 1) == "kaffee/01"
     store = ResultStore(tmp_path, load_recipe("table1", "tiny"))
     record = store.read(Cell("kaffee", 1))
     assert record["error"] == f"{type(error).__name__}: {error}"
@@ -124,7 +124,7 @@ def test_an_interrupt_is_not_the_cells_fault(tmp_path, monkeypatch):
     def stop(store, cell):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "_run", stop)
+    monkeypatch.setattr(measurements, "_measure_cell", stop)
     with pytest.raises(KeyboardInterrupt):
-        work.run_cell(str(tmp_path), "table1", "tiny", "kaffee", 1)
+        measurements.run_cell(str(tmp_path), "table1", "tiny", "kaffee", 1)
     assert list(tmp_path.rglob("cell.json")) == []

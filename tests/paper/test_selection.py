@@ -16,9 +16,8 @@ from kaffee.metrics.geometry import d_stsp_histogram
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.cells import Cell, ResultStore
-from kaffee.paper.measurements import gap_metrics, selection_scores
+from kaffee.paper.measurements import KINDS, gap_metrics, selection_scores
 from kaffee.paper.recipe import load_recipe
-from kaffee.paper.work import KINDS
 from kaffee.systems.catalogue import get_system
 from kaffee.theory.dpc import Entry, Measured
 

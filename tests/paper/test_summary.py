@@ -8,7 +8,15 @@ import pytest
 
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.recipe import CellSettings, Recipe, Row
-from kaffee.paper.summary import Summary, agreement, median_with_error, summarise, system_tables, to_json, to_table
+from kaffee.paper.summary import (
+    Summary,
+    _count_verdicts,
+    median_with_error,
+    summarise,
+    system_tables,
+    to_json,
+    to_table,
+)
 
 METRICS = ("nll", "g_tan", "dh_stoch", "d_stsp_core")
 
@@ -111,7 +119,7 @@ def test_without_a_number_on_either_side_there_is_no_verdict():
 
 def test_verdicts_are_counted(store):
     fill(store, [record(nll=1.1, g_tan=0.5, dh_stoch=0.0, d_stsp_core=0.1)] * 5)
-    assert agreement(store, summarise(store)) == {"agrees": 1, "better": 1, "worse": 1}  # nll, d_stsp_core, g_tan
+    assert _count_verdicts(store, summarise(store)) == {"agrees": 1, "better": 1, "worse": 1}  # nll, d_stsp_core, g_tan
 
 
 # --- shapes ---

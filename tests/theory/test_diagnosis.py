@@ -11,12 +11,12 @@ from small import small_model
 
 from kaffee.errors import ConfigError
 from kaffee.filtering.recursion import Recursion
+from kaffee.report.consistency import describe_diagnosis as describe
+from kaffee.report.consistency import diagnosis_figure as figure
+from kaffee.report.consistency import diagnosis_table as table
 from kaffee.report.page import png
-from kaffee.report.theory_figures import describe_diagnosis as describe
-from kaffee.report.theory_figures import diagnosis_figure as figure
-from kaffee.report.theory_figures import diagnosis_table as table
 from kaffee.theory.attenuation import Estimate
-from kaffee.theory.diagnosis import diagnose, finite_mean, geometric_mean, probes, window_estimate
+from kaffee.theory.diagnosis import _estimate_over_windows, _finite_mean, _geometric_mean, _probes, diagnose
 
 WINDOWS, ROWS, BURN_IN = 5, 9, 2
 HORIZON = ROWS - 1 - BURN_IN
@@ -123,8 +123,8 @@ def test_windows_that_leave_no_horizon_are_refused():
 
 def test_many_windows_come_in_batches_with_the_same_result(found, monkeypatch):
     x, mask = (np.concatenate([a, a, a[:1]]) for a in windows())
-    monkeypatch.setattr("kaffee.theory.diagnosis.MEMORY", WINDOWS * HORIZON * 16 * 80 * 1.2)
-    monkeypatch.setattr("kaffee.theory.diagnosis.FORCING_WINDOWS", WINDOWS)
+    monkeypatch.setattr("kaffee.theory.diagnosis._MEMORY", WINDOWS * HORIZON * 16 * 80 * 1.2)
+    monkeypatch.setattr("kaffee.theory.diagnosis._FORCING_WINDOWS", WINDOWS)
     twice = diagnose(surrogate_model(), x, mask, x.reshape(-1, 2), burn_in=BURN_IN, columns=("left", "right"))
     assert twice.num_windows == 2 * WINDOWS  # the eleventh does not fill a batch
     assert twice.forcing_windows == WINDOWS
@@ -134,14 +134,14 @@ def test_many_windows_come_in_batches_with_the_same_result(found, monkeypatch):
 
 def test_averages_leave_out_what_is_not_finite():
     values = np.array([[1.0, np.inf], [3.0, np.nan]])
-    np.testing.assert_array_equal(finite_mean(values, axis=0), [2.0, np.nan])
-    np.testing.assert_allclose(geometric_mean(np.array([[1.0, 100.0, 0.0]]), axis=1), [10.0])
-    assert window_estimate(values) == (2.0, pytest.approx(np.nan, nan_ok=True))
-    assert np.isnan(window_estimate(np.full((2, 2), np.nan)).value)
+    np.testing.assert_array_equal(_finite_mean(values, axis=0), [2.0, np.nan])
+    np.testing.assert_allclose(_geometric_mean(np.array([[1.0, 100.0, 0.0]]), axis=1), [10.0])
+    assert _estimate_over_windows(values) == (2.0, pytest.approx(np.nan, nan_ok=True))
+    assert np.isnan(_estimate_over_windows(np.full((2, 2), np.nan)).value)
 
 
 def test_a_large_model_is_perturbed_in_some_directions(x64):
-    Q = np.asarray(probes(200, np.float64))
+    Q = np.asarray(_probes(200, np.float64))
     assert Q.shape == (200, 128)
     np.testing.assert_allclose(Q.T @ Q, np.eye(128), atol=1e-12)
-    assert probes(3, np.float64).shape == (3, 3)
+    assert _probes(3, np.float64).shape == (3, 3)

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from kaffee.report.consistency import describe_gaps as describe
+from kaffee.report.consistency import log_table, tradeoff_figure
 from kaffee.report.page import png
 from kaffee.report.style import COLOURS
-from kaffee.report.theory_figures import describe_gaps as describe
-from kaffee.report.theory_figures import log_table, tradeoff_figure
 from kaffee.theory.dpc import Entry, Measured, find_gaps, overall_gaps
 
 

@@ -1,4 +1,4 @@
-"""What the figures of the controls share: looks of the objectives, panels of losses, eigenvalues and rollouts."""
+"""Draw the figures of the non-chaotic controls (appendix D.2, Figs. nochaos_exp1_* and nochaos_exp2_*)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -10,15 +10,21 @@ from matplotlib.lines import Line2D
 
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.paper.cells import Cell, ResultStore
-from kaffee.paper.controls.spiral import SpiralSettings, attenuated_radius, spiral_summary, spiral_truth
-from kaffee.paper.controls.van_der_pol import VanDerPolSettings, van_der_pol_truth
+from kaffee.paper.controls import (
+    SpiralSettings,
+    VanDerPolSettings,
+    attenuated_radius,
+    spiral_summary,
+    spiral_truth,
+    van_der_pol_truth,
+)
 from kaffee.paper.measurements import VAN_DER_POL, spiral_noise
 from kaffee.report.style import COLOURS, WIDTH, page_style
 
-ControlCell = Mapping[str, Any]
+_Record = Mapping[str, Any]
 
 
-class Look(NamedTuple):
+class _Look(NamedTuple):
     """How an objective, or the truth, is drawn."""
 
     title: str
@@ -27,137 +33,82 @@ class Look(NamedTuple):
     line: Literal["-", "--", "-.", ":"]
 
 
-LOOKS = {
-    "truth": Look("Truth", COLOURS["truth"], "x", "-"),
-    "noisy_state_1": Look("Noisy state, H = 1", COLOURS["core_collapse"], "s", "--"),
-    "noisy_state_5": Look("Noisy state, H = 5", COLOURS["prior"], "^", "-."),
-    "noisy_state_20": Look("Noisy state, H = 20", COLOURS["noise_masking"], "v", ":"),
-    "kaffee": Look("KAFFEE", COLOURS["kaffee"], "o", "-"),
+_LOOKS = {
+    "truth": _Look("Truth", COLOURS["truth"], "x", "-"),
+    "noisy_state_1": _Look("Noisy state, H = 1", COLOURS["core_collapse"], "s", "--"),
+    "noisy_state_5": _Look("Noisy state, H = 5", COLOURS["prior"], "^", "-."),
+    "noisy_state_20": _Look("Noisy state, H = 20", COLOURS["noise_masking"], "v", ":"),
+    "kaffee": _Look("KAFFEE", COLOURS["kaffee"], "o", "-"),
 }
-COMPARED = ("noisy_state_1", "kaffee")
+_TRUTH = _LOOKS["truth"]
+_COMPARED = ("noisy_state_1", "kaffee")
 """The objectives of the paper's figures."""
 
 
-def with_curves(cells: Mapping[str, ControlCell], names: tuple[str, ...] = COMPARED) -> list[tuple[Look, ControlCell]]:
-    """The cells of these objectives with their looks."""
-    for name in names:
-        if "curves" not in cells.get(name, {}):
-            raise ConfigError(f"The figure needs the cell of '{name}' with its curves (`curves=True`).")
-    return [(LOOKS[name], cells[name]) for name in names]
+def control_drawings(store: ResultStore) -> dict[str, Callable[[], Figure]]:
+    """Return functions that draw the four figures; each needs the first seed of the objectives it compares."""
+    settings = store.recipe.settings
+    spiral, cycle = settings.spiral or SpiralSettings(), settings.van_der_pol or VanDerPolSettings()
+    main = next((name for name in store.recipe.systems if spiral_noise(name) == spiral.main_noise), "")
+
+    def first_seed(system: str) -> dict[str, Any]:
+        records = {row.name: store.read(Cell(row.name, 0, system)) for row in store.recipe.rows}
+        cells = {name: cell for name, cell in records.items() if cell is not None and cell["error"] is None}
+        if not cells:
+            raise KaffeeError(f"There are no finished cells of {system}. First: kaffee bench run {store.recipe.name}")
+        return cells
+
+    def sweep() -> list[dict[str, Any]]:
+        systems = [name for name in store.recipe.systems if spiral_noise(name) is not None]
+        return [cell for name in systems for row in store.recipe.rows for cell in store.read_finished(row.name, name)]
+
+    return {
+        "nochaos_exp1_main": lambda: _draw_spiral(spiral_truth(spiral), first_seed(main), spiral.start),
+        "nochaos_exp1_sweep": lambda: _draw_sweep(spiral_truth(spiral), sweep()),
+        "nochaos_exp2_rollout": lambda: _draw_cycle(van_der_pol_truth(cycle), first_seed(VAN_DER_POL), cycle.start),
+        "nochaos_exp2_var20": lambda: _draw_gains(van_der_pol_truth(cycle), first_seed(VAN_DER_POL)),
+    }
 
 
-def loss_panel(axis: Axes, rows: list[tuple[Look, ControlCell]]) -> None:
-    """The training loss; the two objectives are different functions, so only the shapes compare."""
-    for look, cell in rows:
-        losses = np.array(cell["curves"]["losses"], float)
-        axis.plot(cell["curves"]["updates"], losses, look.line, color=look.colour)
-    axis.set_xlabel("update")
-    axis.set_ylabel("NLL per entry (nats)")
-
-
-def eigenvalue_panel(
-    axis: Axes, truth: ControlCell, rows: list[tuple[Look, ControlCell]], *, size: float, every: int = 1
-) -> None:
-    """Eigenvalues in the complex plane, with the unit circle; `every` thins those along a path."""
-    angle = np.linspace(0, 2 * np.pi, 400)
-    axis.plot(np.cos(angle), np.sin(angle), color="0.75", linewidth=0.7, zorder=0)
-    for look, cell in [*rows, (LOOKS["truth"], truth)]:
-        values = np.array(cell.get("curves", {}).get("eigenvalues", cell.get("eigenvalues")), float)[::every].reshape(
-            -1, 2
-        )
-        edge: Any = {"linewidths": 0.8} if look.marker == "x" else {"linewidths": 0.0, "alpha": 0.7}
-        axis.scatter(values[:, 0], values[:, 1], s=size, marker=look.marker, color=look.colour, **edge)
-    axis.set_xlabel("Re λ")
-    axis.set_ylabel("Im λ")
-
-
-def rollout_panel(
-    axis: Axes, truth: ControlCell, rows: list[tuple[Look, ControlCell]], kind: str, start: tuple[float, float]
-) -> None:
-    """Free runs in the plane of the two coordinates, all from the same start."""
-    for look, cell in [(LOOKS["truth"], truth), *rows]:
-        path = np.array([start, *cell["curves"][kind]], float)
-        width = (2.0 if look.title == "Truth" else 1.0) if kind == "core" else 0.7
-        axis.plot(*path.T, "-" if kind == "stochastic" else look.line, color=look.colour, linewidth=width, alpha=0.85)
-    axis.plot(*start, "o", color="white", markeredgecolor="black", markersize=4, zorder=5)
-
-
-def shared_legend(figure: Figure, names: tuple[str, ...], **markers: Any) -> None:
-    """One legend below all panels."""
-    lines = [
-        Line2D([], [], color=LOOKS[n].colour, linestyle=LOOKS[n].line, marker=LOOKS[n].marker, markersize=4)
-        for n in names
-    ]
-    figure.legend(lines, [LOOKS[n].title for n in names], loc="outside lower center", ncols=len(names), **markers)
-
-
-def letter(axes: Any) -> None:
-    """Panels are a, b, c, ..."""
-    for index, axis in enumerate(axes):
-        axis.set_title(f"{chr(ord('a') + index)}  {axis.get_title('left')}")
-
-
-# Figure nochaos_exp1_main: attenuation on a noisy linear spiral.
-
-
-def nochaos_exp1_main(
-    truth: ControlCell, cells: Mapping[str, ControlCell], settings: SpiralSettings | None = None
-) -> Figure:
-    """Optimisation traces, eigenvalues, free runs with the shell off and on.
-
-    Args:
-        truth: Of `spiral_truth`.
-        cells: By objective, of one seed at the main noise level, with curves.
-    """
-    settings = settings or SpiralSettings()
-    rows = with_curves(cells)
+def _draw_spiral(truth: _Record, cells: Mapping[str, _Record], start: tuple[float, float]) -> Figure:
+    """Draw attenuation on a noisy spiral: optimisation, eigenvalues, free runs with the shell off and on."""
+    rows = _check_curves(cells)
     with page_style():
         figure = Figure(figsize=(WIDTH, 2.6))
         grid = figure.add_gridspec(2, 4, width_ratios=(1, 0.8, 1.15, 1.15))
         losses, radii = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1, 0])
         eigenvalues, core, noisy = (figure.add_subplot(grid[:, column]) for column in (1, 2, 3))
-        loss_panel(losses, rows)
+        _loss_panel(losses, rows)
         losses.set(xlabel="", ylabel="NLL (nats)")
         losses.tick_params(labelbottom=False)
-        losses.set_title("Optimisation")
         for look, cell in rows:
             radii.plot(cell["curves"]["updates"], cell["curves"]["radii"], look.line, color=look.colour)
-        radii.axhline(truth["spectral_radius"], color=LOOKS["truth"].colour, linewidth=0.8)
+        radii.axhline(truth["spectral_radius"], color=_TRUTH.colour, linewidth=0.8)
         radii.set(xlabel="update", ylabel="radius ρ")
-        eigenvalue_panel(eigenvalues, truth, rows, size=28)
+        _eigenvalue_panel(eigenvalues, truth, rows, size=28)
         eigenvalues.set(xlim=(0.65, 1.05), ylim=(-0.4, 0.4), title="Eigenvalues")
-        for axis, kind, title in ((core, "core", "Free run, shell off"), (noisy, "stochastic", "Free run, shell on")):
-            rollout_panel(axis, truth, rows, kind, settings.start)
-            axis.set(xlabel="$z_1$ (data units)", ylabel="$z_2$ (data units)", title=title)
+        _free_run_panels((core, noisy), truth, rows, start, ("$z_1$", "$z_2$"))
+        for axis in (core, noisy):
             axis.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
-        letter([losses, eigenvalues, core, noisy])
-        shared_legend(figure, ("truth", *COMPARED))
+        _finish(figure, (losses, eigenvalues, core, noisy), _COMPARED)
         return figure
 
 
-# Figure nochaos_exp1_sweep: the spectral radius against the observation noise.
-
-
-def nochaos_exp1_sweep(truth: ControlCell, cells: Iterable[ControlCell]) -> Figure:
-    """Means over seeds with 95 % intervals: the radius with its theory kappa rho, and its absolute error.
-
-    Args:
-        truth: Of `spiral_truth`.
-        cells: Of all objectives, noise levels and seeds.
-    """
+def _draw_sweep(truth: _Record, cells: Iterable[_Record]) -> Figure:
+    """Draw the spectral radius against the noise, with its theory kappa rho, and its error; means with intervals."""
     summary = spiral_summary(cells)
-    names = tuple(name for name in LOOKS if name in summary)
+    names = tuple(name for name in _LOOKS if name in summary)
     with page_style():
         figure = Figure(figsize=(WIDTH, 2.7))
         radius, error = figure.subplots(1, 2)
         for name in names:
-            look, by_noise = LOOKS[name], summary[name]
+            look, by_noise = _LOOKS[name], summary[name]
             noises = np.array(sorted(by_noise))
             for axis, quantity in ((radius, "spectral_radius"), (error, "radius_error")):
                 mean, half = np.array([by_noise[noise][quantity] for noise in noises]).T
                 style = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
                 axis.errorbar(noises, mean, yerr=half, markersize=3.5, capsize=2, elinewidth=0.9, **style)
-        radius.axhline(truth["spectral_radius"], color=LOOKS["truth"].colour, linewidth=1.2)
+        radius.axhline(truth["spectral_radius"], color=_TRUTH.colour, linewidth=1.2)
         all_noises = sorted({noise for by_noise in summary.values() for noise in by_noise})
         fine = np.geomspace(all_noises[0], all_noises[-1], 100)
         radius.plot(fine, [attenuated_radius(noise) for noise in fine], color="0.6", linewidth=2.5, zorder=0)
@@ -168,71 +119,46 @@ def nochaos_exp1_sweep(truth: ControlCell, cells: Iterable[ControlCell]) -> Figu
             axis.set(xscale="log", xlabel="observation noise σ (standard deviations of z)")
             axis.set_xticks(all_noises, [f"{noise:g}" for noise in all_noises])
             axis.set_xticks([], minor=True)
-        letter([radius, error])
-        shared_legend(figure, ("truth", *names))
+        _finish(figure, (radius, error), names)
         return figure
 
 
-# Figure nochaos_exp2_rollout: the noisy Van der Pol cycle.
-
-
-def nochaos_exp2_rollout(
-    truth: ControlCell, cells: Mapping[str, ControlCell], settings: VanDerPolSettings | None = None
-) -> Figure:
-    """Optimisation traces, Jacobian eigenvalues along the true orbit, free runs with the shell off and on.
-
-    Args:
-        truth: Of `van_der_pol_truth`.
-        cells: By objective, of one seed, with curves.
-    """
-    settings = settings or VanDerPolSettings()
-    rows = with_curves(cells)
+def _draw_cycle(truth: _Record, cells: Mapping[str, _Record], start: tuple[float, float]) -> Figure:
+    """Draw the noisy Van der Pol cycle: optimisation, Jacobian eigenvalues along the true orbit, free runs."""
+    rows = _check_curves(cells)
     with page_style():
         figure = Figure(figsize=(WIDTH, 2.4))
         losses, eigenvalues, core, noisy = figure.subplots(1, 4)
-        loss_panel(losses, rows)
-        losses.set_title("Optimisation")
-        eigenvalue_panel(eigenvalues, truth, rows, size=9, every=3)
+        _loss_panel(losses, rows)
+        _eigenvalue_panel(eigenvalues, truth, rows, size=9, every=3)
         eigenvalues.set(xlim=(-0.05, 1.35), ylim=(-0.42, 0.42), title="Jacobian eigenvalues")
-        for axis, kind, title in ((core, "core", "Free run, shell off"), (noisy, "stochastic", "Free run, shell on")):
-            rollout_panel(axis, truth, rows, kind, settings.start)
-            axis.set(xlabel="x (data units)", ylabel="v (data units)", title=title)
+        _free_run_panels((core, noisy), truth, rows, start, ("x", "v"))
         rested = cells["noisy_state_1"]
         if rested["at_rest"]:
             core.plot(*rested["last_state"], "*", color="white", markeredgecolor="black", markersize=9, zorder=6)
             arrow = {"arrowstyle": "-", "linewidth": 0.6, "shrinkB": 4}
             core.annotate("at rest", rested["last_state"], xytext=(0.9, 1.4), ha="center", arrowprops=arrow)
-        letter([losses, eigenvalues, core, noisy])
-        shared_legend(figure, ("truth", *COMPARED))
+        _finish(figure, (losses, eigenvalues, core, noisy), _COMPARED)
         return figure
 
 
-# Figure nochaos_exp2_var20: where a reference covariance grows or shrinks.
+def _draw_gains(truth: _Record, cells: Mapping[str, _Record]) -> Figure:
+    """Draw where an isotropic covariance grows or shrinks, over a cloud of states: truth, noisy state, KAFFEE.
 
-
-def nochaos_exp2_var20(truth: ControlCell, cells: Mapping[str, ControlCell]) -> Figure:
-    """Trace of a transported isotropic covariance over a cloud of states: truth, noisy state, KAFFEE.
-
-    One row for each horizon, on common colours that span what the truth does; darker is more contraction.
-
-    Args:
-        truth: Of `van_der_pol_truth`.
-        cells: By objective, of one seed, with curves.
+    One row for each horizon, on common colours that span the values of the truth; darker is more contraction.
     """
-    rows = [(LOOKS["truth"], truth), *with_curves(cells, COMPARED)]
+    rows = [(_TRUTH, truth), *_check_curves(cells)]
     states = np.array(truth["cloud"], float)
     horizons = list(truth["curves"]["gains"])
     with page_style():
         figure = Figure(figsize=(WIDTH, 2.1 * len(horizons) + 0.3))
         grid = figure.subplots(len(horizons), len(rows), sharex=True, sharey=True, squeeze=False)
         for axes, horizon in zip(grid, horizons, strict=True):
-            reference = _log_gain(truth, horizon)
-            low, high = np.quantile(reference, [0.01, 0.99])
-            for axis, (look, cell) in zip(axes, rows, strict=True):
-                gain = _log_gain(cell, horizon)
+            gains = [np.log10(np.array(cell["curves"]["gains"][horizon], float)) for _, cell in rows]
+            low, high = np.quantile(gains[0], [0.01, 0.99])
+            for axis, (look, _), gain in zip(axes, rows, gains, strict=True):
                 dots = axis.scatter(*states.T, c=gain, s=5, linewidths=0, cmap="viridis", vmin=low, vmax=high)
-                median = np.nanmedian(gain)
-                axis.set_title(f"{look.title}\nmedian × {10**median:.2g}")
+                axis.set_title(f"{look.title}\nmedian × {10 ** np.nanmedian(gain):.2g}")
             axes[0].set_ylabel(f"after {horizon} step{'s' if int(horizon) > 1 else ''}\nv (data units)")
             label = f"log$_{{10}}$ tr Σ$_{{{horizon}}}$ / tr Σ$_0$"
             figure.colorbar(dots, ax=list(axes), label=label, extend="both", pad=0.01, fraction=0.03)
@@ -241,37 +167,58 @@ def nochaos_exp2_var20(truth: ControlCell, cells: Mapping[str, ControlCell]) -> 
         return figure
 
 
-def _log_gain(cell: ControlCell, horizon: str) -> np.ndarray:
-    return np.log10(np.array(cell["curves"]["gains"][horizon], float))
+def _check_curves(cells: Mapping[str, _Record]) -> list[tuple[_Look, _Record]]:
+    """Return the cells of the compared objectives with their looks."""
+    for name in _COMPARED:
+        if "curves" not in cells.get(name, {}):
+            raise ConfigError(f"The figure needs the cell of '{name}' with its curves (`curves=True`).")
+    return [(_LOOKS[name], cells[name]) for name in _COMPARED]
 
 
-# The figures of the non-chaotic controls from their cells.
+def _loss_panel(axis: Axes, rows: list[tuple[_Look, _Record]]) -> None:
+    """Draw the training loss; the two objectives are different functions, so only the shapes compare."""
+    for look, cell in rows:
+        axis.plot(cell["curves"]["updates"], np.array(cell["curves"]["losses"], float), look.line, color=look.colour)
+    axis.set(xlabel="update", ylabel="NLL per entry (nats)", title="Optimisation")
 
 
-def control_drawings(store: ResultStore) -> dict[str, Callable[[], Figure]]:
-    """All four figures; each needs the first seed of the objectives it compares."""
-    settings = store.recipe.settings
-    spiral = settings.spiral or SpiralSettings()
-    main = next((name for name in store.recipe.systems if spiral_noise(name) == spiral.main_noise), "")
+def _eigenvalue_panel(
+    axis: Axes, truth: _Record, rows: list[tuple[_Look, _Record]], *, size: float, every: int = 1
+) -> None:
+    """Draw eigenvalues in the complex plane, with the unit circle; `every` thins those along a path."""
+    angle = np.linspace(0, 2 * np.pi, 400)
+    axis.plot(np.cos(angle), np.sin(angle), color="0.75", linewidth=0.7, zorder=0)
+    for look, cell in [*rows, (_TRUTH, truth)]:
+        pairs = cell.get("curves", {}).get("eigenvalues", cell.get("eigenvalues"))
+        values = np.array(pairs, float)[::every].reshape(-1, 2)
+        edge: Any = {"linewidths": 0.8} if look.marker == "x" else {"linewidths": 0.0, "alpha": 0.7}
+        axis.scatter(values[:, 0], values[:, 1], s=size, marker=look.marker, color=look.colour, **edge)
+    axis.set(xlabel="Re λ", ylabel="Im λ")
 
-    def first_seed(system: str) -> dict[str, Any]:
-        found = {row.name: store.read(Cell(row.name, 0, system)) for row in store.recipe.rows}
-        cells = {name: cell for name, cell in found.items() if cell is not None and cell["error"] is None}
-        if not cells:
-            raise KaffeeError(f"There are no finished cells of {system}. First: kaffee bench run {store.recipe.name}")
-        return cells
 
-    def sweep() -> list[dict[str, Any]]:
-        cells = [cell for cell in store.cells() if spiral_noise(cell.system) is not None and store.is_done(cell)]
-        return [record for cell in cells if (record := store.read(cell)) is not None]
+def _free_run_panels(
+    axes: tuple[Axes, Axes],
+    truth: _Record,
+    rows: list[tuple[_Look, _Record]],
+    start: tuple[float, float],
+    names: tuple[str, str],
+) -> None:
+    """Draw free runs with the shell off and on in the plane of the two coordinates, all from the same start."""
+    for axis, kind, state in zip(axes, ("core", "stochastic"), ("off", "on"), strict=True):
+        for look, cell in [(_TRUTH, truth), *rows]:
+            path = np.array([start, *cell["curves"][kind]], float)
+            width = (2.0 if look is _TRUTH else 1.0) if kind == "core" else 0.7
+            line = "-" if kind == "stochastic" else look.line
+            axis.plot(*path.T, line, color=look.colour, linewidth=width, alpha=0.85)
+        axis.plot(*start, "o", color="white", markeredgecolor="black", markersize=4, zorder=5)
+        labels = {"xlabel": f"{names[0]} (data units)", "ylabel": f"{names[1]} (data units)"}
+        axis.set(**labels, title=f"Free run, shell {state}")
 
-    return {
-        "nochaos_exp1_main": lambda: nochaos_exp1_main(spiral_truth(spiral), first_seed(main), spiral),
-        "nochaos_exp1_sweep": lambda: nochaos_exp1_sweep(spiral_truth(spiral), sweep()),
-        "nochaos_exp2_rollout": lambda: nochaos_exp2_rollout(
-            van_der_pol_truth(settings.van_der_pol), first_seed(VAN_DER_POL), settings.van_der_pol
-        ),
-        "nochaos_exp2_var20": lambda: nochaos_exp2_var20(
-            van_der_pol_truth(settings.van_der_pol), first_seed(VAN_DER_POL)
-        ),
-    }
+
+def _finish(figure: Figure, axes: Iterable[Axes], names: tuple[str, ...]) -> None:
+    """Letter the panels a, b, c, ..., and draw one legend below all of them."""
+    for index, axis in enumerate(axes):
+        axis.set_title(f"{chr(ord('a') + index)}  {axis.get_title('left')}")
+    looks = [_LOOKS[name] for name in ("truth", *names)]
+    lines = [Line2D([], [], color=k.colour, linestyle=k.line, marker=k.marker, markersize=4) for k in looks]
+    figure.legend(lines, [look.title for look in looks], loc="outside lower center", ncols=len(looks))

@@ -1,4 +1,4 @@
-"""Drawing and writing all figures of a recipe."""
+"""Draw and write all figures of a recipe."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -9,19 +9,19 @@ from matplotlib.figure import Figure
 
 from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.paper.cells import ResultStore
+from kaffee.paper.figures.assimilation import assimilate_test_data, context_figure, read_context_rows
 from kaffee.paper.figures.control_panels import control_drawings
-from kaffee.paper.figures.cycle import cycle_data
-from kaffee.paper.figures.in_context import context_figure, context_rows
-from kaffee.paper.figures.panels import results_figure
-from kaffee.paper.figures.rows import rows_of, rows_to_draw, true_exponents
-from kaffee.paper.figures.spectrum import spectrum_figure
-from kaffee.paper.figures.taxonomy import taxonomy_figure
+from kaffee.paper.figures.lorenz96 import results_figure, spectrum_figure, taxonomy_figure
+from kaffee.paper.figures.rows import read_rows, read_true_exponents, select_rows
 from kaffee.records import write_atomically
 from kaffee.report.style import page_style
 
 FORMATS = ("svg", "png", "pdf")
 # Without the time of day the same results give the same file.
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+_Say = Callable[[str], None]
+_Drawings = dict[str, Callable[[], Figure]]
 
 
 def make_figures(
@@ -30,7 +30,7 @@ def make_figures(
     *,
     format: str = "svg",
     arm: str | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: _Say = lambda text: None,
 ) -> Iterator[Path]:
     """Draw what the finished cells of a recipe allow, and yield each file when it is written.
 
@@ -44,73 +44,56 @@ def make_figures(
     if format not in FORMATS:
         raise ConfigError(unknown("format", format, FORMATS))
     recipe = store.recipe.name.split("-")[0]  # under any preset
-    if recipe not in DRAWINGS:
+    if recipe not in _DRAWINGS:
         raise ConfigError(
-            f"There are no figures of '{store.recipe.name}'. Recipes with figures: {', '.join(DRAWINGS)}."
+            f"There are no figures of '{store.recipe.name}'. Recipes with figures: {', '.join(_DRAWINGS)}."
         )
-    drawings = DRAWINGS[recipe](store, folder, arm, say)
+    if arm is not None and recipe != "table1":
+        raise ConfigError(f"'{store.recipe.name}' has no arms; leave out --arm.")
     suffix = "" if arm is None else f"_{arm}"
-    for name, draw in drawings.items():
+    for name, draw in _DRAWINGS[recipe](store, arm, say).items():
         try:
             figure = draw()
         except KaffeeError as error:
             say(f"{name} is left out. {error}")
             continue
         path = folder / f"{name}{suffix}.{format}"
-        write_atomically(path, rendered(figure, format))
+        write_atomically(path, _render(figure, format))
         yield path
 
 
-Drawings = dict[str, Callable[[], Figure]]
-
-
-def _table1(store: ResultStore, folder: Path, arm: str | None, say: Callable[[str], None]) -> Drawings:
-    rows = rows_to_draw(store, arm)
-    _tell_missing(store, arm, say)
+def _draw_table1(store: ResultStore, arm: str | None, say: _Say) -> _Drawings:
+    rows = read_rows(store, arm)
+    for row in select_rows(store.recipe, arm):
+        missing = store.recipe.num_seeds - len(store.read_finished(row.name))
+        if missing:
+            say(f"{row.name}: {missing} of {store.recipe.num_seeds} cells are not finished and not drawn.")
     return {
         "taxonomy": lambda: taxonomy_figure(rows),
         "l96_forecast_skill_spectrum": lambda: spectrum_figure(rows),
         "l96_forecast_skill_spectrum_filtered": lambda: spectrum_figure(rows, "filtered"),
         "l96_results": lambda: results_figure(
             rows,
-            true_exponents(rows[0].row.settings, store.folder / "reference.json"),
-            cycle_data(store, rows, say),
+            read_true_exponents(rows[0].row.settings, store.folder / "reference.json"),
+            assimilate_test_data(store, rows, say),
         ),
     }
 
 
-def _table2(store: ResultStore, folder: Path, arm: str | None, say: Callable[[str], None]) -> Drawings:
-    if arm is not None:
-        raise ConfigError(f"'{store.recipe.name}' has no arms; leave out --arm.")
-    context_rows(store)  # are there any?
+def _draw_table2(store: ResultStore, arm: str | None, say: _Say) -> _Drawings:
+    read_context_rows(store)  # are there any?
     return {"dynamix_context_adaptation": lambda: context_figure(store, say)}
 
 
-def _controls(store: ResultStore, folder: Path, arm: str | None, say: Callable[[str], None]) -> Drawings:
-    if arm is not None:
-        raise ConfigError(f"'{store.recipe.name}' has no arms; leave out --arm.")
-    return control_drawings(store)
-
-
-DRAWINGS: dict[str, Callable[[ResultStore, Path, str | None, Callable[[str], None]], Drawings]] = {
-    "table1": _table1,
-    "table2": _table2,
-    "controls": _controls,
+_DRAWINGS: dict[str, Callable[[ResultStore, str | None, _Say], _Drawings]] = {
+    "table1": _draw_table1,
+    "table2": _draw_table2,
+    "controls": lambda store, arm, say: control_drawings(store),
 }
-"""Recipes that have figures."""
 
 
-def rendered(figure: Figure, format: str) -> bytes:
-    """A figure as the content of a file."""
+def _render(figure: Figure, format: str) -> bytes:
     buffer = io.BytesIO()
     with page_style():
         figure.savefig(buffer, format=format, dpi=300, metadata=_METADATA[format])
     return buffer.getvalue()
-
-
-def _tell_missing(store: ResultStore, arm: str | None, say: Callable[[str], None]) -> None:
-    total = store.recipe.num_seeds
-    for row in rows_of(store.recipe, arm):
-        missing = sum(not store.is_done(cell) for cell in store.cells_of(row.name))
-        if missing:
-            say(f"{row.name}: {missing} of {total} cells are not finished and not drawn.")

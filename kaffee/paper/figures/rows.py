@@ -1,4 +1,4 @@
-"""The rows that figures show: one place for their order, short titles, colours and markers."""
+"""Choose the rows that figures show: their order, short titles, colours and markers, and medians over their seeds."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +11,14 @@ from numpy.typing import ArrayLike
 from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.paper.cells import ResultStore
 from kaffee.paper.recipe import CellSettings, Recipe, Row
-from kaffee.paper.summary import median_with_error
+from kaffee.paper.summary import find_entry, median_with_error
 from kaffee.records import read_json, write_json
 from kaffee.report.style import COLOURS
 
-ARMS = ("plus",)
-"""Rows whose name ends in _<arm> are another experiment, in figures of its own."""
-
-# By method, in the order in which figures show them: short title, marker.
-_LOOKS = {
+# Rows whose name ends in _<arm> are another experiment, in figures of its own.
+_ARMS = ("plus",)
+# Short title and marker by method, in the order in which figures show them.
+LOOKS = {
     "kaffee": ("KAFFEE", "o"),
     "blind": ("No transport", "s"),
     "core_collapse": ("OL tied", "^"),
@@ -29,16 +28,7 @@ _LOOKS = {
 }
 
 
-def short_title(method: str) -> str:
-    """What a figure calls the row of a method.
-
-    >>> short_title("core_collapse")
-    'OL tied'
-    """
-    return _LOOKS[method][0]
-
-
-class Estimate(NamedTuple):
+class Spread(NamedTuple):
     """A median over seeds.
 
     Attributes:
@@ -55,6 +45,23 @@ class Estimate(NamedTuple):
     @property
     def num_seeds(self) -> int:
         return len(self.values) + self.diverged
+
+    @property
+    def note(self) -> str:
+        """How many seeds have no value, in words; empty if all have one."""
+        return f"{self.diverged} of {self.num_seeds} diverged" if self.diverged else ""
+
+
+def spread_over_seeds(values: list[float | None]) -> Spread:
+    """Take the median over the finite values.
+
+    >>> spread = spread_over_seeds([1.0, 2.0, 3.0, 4.0, 5.0, None])
+    >>> spread.median, round(spread.se, 3), spread.note
+    (3.0, 0.831, '1 of 6 diverged')
+    """
+    finite = np.array([value for value in values if value is not None and np.isfinite(value)], np.float64)
+    median, se = median_with_error(finite.tolist()) if finite.size else (np.nan, np.nan)
+    return Spread(finite, median, se, len(values) - len(finite))
 
 
 @dataclass(frozen=True)
@@ -76,93 +83,59 @@ class DrawnRow:
         return self.method != "prior"
 
     def defines(self, metric: str) -> bool:
-        """A prior has no shell, so only the metrics of the core exist."""
+        """Tell whether a metric exists: a prior has no shell, so only the metrics of the core do."""
         return self.is_probabilistic or metric.endswith("_core")
 
-    def estimate(self, metric: str, *path: str) -> Estimate:
-        """The median of a metric, or of an entry deeper in the record, such as `"extra", "spectrum", "2", "g_tan"`."""
+    def spread(self, metric: str, *path: str) -> Spread:
+        """Take the median of a metric, or of an entry deeper in the record, such as `"extra", "spectrum", "2"`."""
         if not path and not self.defines(metric):
-            return estimate([])
-        return estimate([_entry(record, metric, *path) for record in self.records])
+            return spread_over_seeds([])
+        return spread_over_seeds([find_entry(record, metric, *path) for record in self.records])
 
 
-def estimate(values: list[float | None]) -> Estimate:
-    """The median over the finite values.
-
-    >>> found = estimate([1.0, 2.0, 3.0, 4.0, 5.0, None])
-    >>> found.median, round(found.se, 3), found.diverged
-    (3.0, 0.831, 1)
-    """
-    finite = np.array([value for value in values if value is not None and np.isfinite(value)], np.float64)
-    median, se = median_with_error(finite.tolist()) if finite.size else (np.nan, np.nan)
-    return Estimate(finite, median, se, len(values) - len(finite))
-
-
-def _entry(record: dict[str, Any], metric: str, *path: str) -> float | None:
-    if not path and metric not in record:
-        path, metric = (metric,), "extra"
-    value: Any = record.get(metric)
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def rows_of(recipe: Recipe, arm: str | None = None) -> list[Row]:
-    """The paper's rows, or those of an arm, in the order of the figures; the prior belongs to every arm."""
-    if arm is not None and arm not in ARMS:
-        raise ConfigError(unknown("arm", arm, ARMS))
+def select_rows(recipe: Recipe, arm: str | None = None) -> list[Row]:
+    """Select the paper's rows, or those of an arm, in the order of the figures; the prior belongs to every arm."""
+    if arm is not None and arm not in _ARMS:
+        raise ConfigError(unknown("arm", arm, _ARMS))
 
     def belongs(row: Row) -> bool:
         wanted = row.reproduces if arm is None else row.name.endswith(f"_{arm}")
         return wanted or (row.reproduces and row.method == "prior")
 
-    order = list(_LOOKS)
+    order = list(LOOKS)
     chosen = [row for row in recipe.rows if belongs(row)]
     return sorted(chosen, key=lambda row: order.index(row.method) if row.method in order else len(order))
 
 
-def rows_to_draw(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
-    """The rows of an arm that have finished cells.
+def read_row(store: ResultStore, row: Row) -> DrawnRow:
+    """Read the finished cells of a row."""
+    title, marker = LOOKS.get(row.method, (row.title, "X"))
+    return DrawnRow(row, title, COLOURS.get(row.method, "0.4"), marker, tuple(store.read_finished(row.name)))
+
+
+def read_rows(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
+    """Read the rows of an arm that have finished cells.
 
     Raises:
         KaffeeError: There are none, or those of the prior only when an arm was asked for.
     """
-    found = [row for row in (drawn_row(store, row) for row in rows_of(store.recipe, arm)) if row.records]
-    if not found or (arm is not None and not any(row.is_probabilistic for row in found)):
+    rows = [row for row in (read_row(store, row) for row in select_rows(store.recipe, arm)) if row.records]
+    if not rows or (arm is not None and not any(row.is_probabilistic for row in rows)):
         which = "" if arm is None else f" of the arm '{arm}'"
         raise KaffeeError(
             f"{store.folder} holds no finished cells{which} made under the settings of this recipe. "
             "First: kaffee bench run; see also: kaffee bench status"
         )
-    return found
-
-
-def drawn_row(store: ResultStore, row: Row) -> DrawnRow:
-    """A row with the records of its finished cells."""
-    cells = store.cells_of(row.name)
-    records = tuple(store.read(cell) or {} for cell in cells if store.is_done(cell))
-    title, marker = _LOOKS.get(row.method, (row.title, "X"))
-    return DrawnRow(row, title, COLOURS.get(row.method, "0.4"), marker, records)
-
-
-# How far a median over seeds can be trusted.
+    return rows
 
 
 def bootstrap_band(
     values: ArrayLike, *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """The percentile bootstrap interval of a median (the bands of the forecast-skill spectrum, appendix D.1).
-
-        values*_b = S draws from the S values with replacement,    b = 1..num_resamples
-        band      = the (1 -/+ level)/2 quantiles of median(values*_b)
+    """Compute the percentile bootstrap interval of a median (bands of the forecast-skill spectrum, appendix D.1).
 
     >>> bootstrap_band([1.0, 2.0, 3.0, 4.0, 5.0])
     (1.0, 5.0)
-
-    Args:
-        values: One finite number for each seed.
-        level: Coverage that is aimed at; few seeds reach less.
-        seed: Of the resampling, so that a figure can be drawn twice.
 
     Raises:
         ValueError: There are no values, or some are not finite.
@@ -177,16 +150,11 @@ def bootstrap_band(
     return float(low), float(high)
 
 
-# The true Lyapunov exponents, computed once and kept beside the cells.
+def read_true_exponents(settings: CellSettings, path: Path) -> Float[np.ndarray, " N"]:
+    """Read the spectrum of the noise-free flow, largest exponent first, or compute it once and write it.
 
-
-def true_exponents(settings: CellSettings, path: Path) -> Float[np.ndarray, " N"]:
-    """The spectrum of the noise-free flow over as many steps as the protocol's free runs, largest first.
-
-    It is that of `Reference.lyapunov`, from which the cells keep only the sum of the positive exponents.
-
-    Args:
-        path: A JSON file that is read if it holds this spectrum, and written if not.
+    It is that of `Reference.lyapunov`, over as many steps as the protocol's free runs; the cells keep only the sum of
+    the positive exponents.
     """
     wanted = {"system": settings.data.system, "num_steps": settings.protocol.rollout_steps}
     if path.exists():

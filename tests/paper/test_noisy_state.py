@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from appendix import fit_one_step, simulate_windows
 from scipy.optimize import minimize
 
 from kaffee.errors import ConfigError
@@ -13,9 +14,9 @@ from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
-from kaffee.paper.controls.objectives import OBJECTIVES, Budget, fit_control, get_objective, noisy_state
-from kaffee.paper.controls.spiral import SpiralSettings, spiral_data
-from kaffee.theory.attenuation import ScalarSystem, fit_one_step
+from kaffee.paper.controls import SpiralSettings, _spiral_data
+from kaffee.paper.objectives import OBJECTIVES, Budget, fit_control, get_objective, noisy_state
+from kaffee.theory.attenuation import ScalarSystem
 
 RECURSION = noisy_state(1).method.recursion
 
@@ -61,7 +62,7 @@ def test_gradient_by_hand_is_that_of_autodiff(x64):
 def test_one_step_optimum_is_the_attenuated_least_squares_fit(x64):
     """Stationary at the least-squares solution to rounding, and that one at kappa a within 3 standard errors."""
     system = ScalarSystem(a=0.95, q=1 - 0.95**2, r=0.5, p=1.0)
-    x = system.simulate(20_000, 2, seed=3)
+    x = simulate_windows(system, 20_000, 2, seed=3)
     fitted = fit_one_step(x)
     variance = np.mean((x[:, 1] - fitted.value * x[:, 0]) ** 2)
     gradient = eqx.filter_jit(eqx.filter_grad(lambda m: loss(m, x)))(
@@ -77,7 +78,7 @@ def test_one_step_optimum_is_the_attenuated_least_squares_fit(x64):
 def test_open_loop_optimum_lies_in_the_interval_of_proposition_2(x64):
     """Also with variances that grow linearly instead of freely: they do not depend on the core."""
     system, horizon = ScalarSystem(a=0.95, q=0.1, r=1.0, p=1.0), 5
-    x = jnp.asarray(system.simulate(20_000, horizon + 1, seed=4))
+    x = jnp.asarray(simulate_windows(system, 20_000, horizon + 1, seed=4))
 
     @jax.jit
     @jax.value_and_grad
@@ -98,7 +99,7 @@ def test_a_certain_start_is_only_certain_of_what_was_observed(x64):
 
 def test_training_reaches_the_least_squares_fit():
     """The whole chain: standardised series, sampled windows, the training loop, back to data units."""
-    data = spiral_data(0.5, 0, SpiralSettings(num_steps=500))
+    data = _spiral_data(0.5, 0, SpiralSettings(num_steps=500))
     core = Linear.create(2, key=jax.random.key(0))
     fit = fit_control(core, data, noisy_state(1), Budget(num_updates=600), seed=0)
     before, after = data.observations[:-1], data.observations[1:]

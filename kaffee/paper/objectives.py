@@ -1,4 +1,4 @@
-"""The objectives of the non-chaotic controls as values: score innovations, or take noisy observations for states.
+"""Define and train the objectives of the non-chaotic controls: score innovations, or take observations for states.
 
 The noisy-state predictive objective of appendices A.2, A.3 and D.2 ("naive maximum likelihood") is
 
@@ -16,7 +16,7 @@ between kappa a* and kappa^(1/H) a*.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +35,6 @@ from kaffee.training.adaptation import Adaptation, adapt
 from kaffee.training.loop import Schedule, Trained, Watcher
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.pretraining import initialise_shell
-
-HORIZONS = (1, 5, 20)
-"""H of the noisy-state objectives that the experiments compare."""
 
 
 @dataclass(frozen=True)
@@ -63,27 +60,6 @@ class Budget:
     burn_in: int = 32
     report_every: int = 20
 
-    def adaptation(self, *, scored: int, burn_in: int, start: Literal["embedding", "observed"]) -> Adaptation:
-        """The settings of one training run."""
-        if scored > self.scored_per_update:
-            raise ConfigError(f"Windows of {scored} scored steps do not fit {self.scored_per_update} steps per update.")
-        return Adaptation(
-            scored=scored,
-            burn_in=burn_in,
-            start=start,
-            optimiser=Optimiser(
-                "adam",
-                learning_rate=self.learning_rate,
-                final_learning_rate=self.final_learning_rate,
-                clip_norm=self.clip_norm,
-            ),
-            schedule=Schedule(
-                num_updates=self.num_updates,
-                batch_size=self.scored_per_update // scored,
-                report_every=self.report_every,
-            ),
-        )
-
 
 @dataclass(frozen=True)
 class ControlObjective:
@@ -94,7 +70,6 @@ class ControlObjective:
     """
 
     name: str
-    title: str
     horizon: int | None = None
 
     @property
@@ -103,30 +78,40 @@ class ControlObjective:
         return KAFFEE if self.horizon is None else NOISE_MASKING
 
     def settings(self, budget: Budget) -> Adaptation:
-        """How `kaffee.training.adaptation.adapt` trains it."""
-        if self.horizon is None:
-            return budget.adaptation(scored=budget.scored, burn_in=budget.burn_in, start="embedding")
-        return budget.adaptation(scored=self.horizon, burn_in=0, start="observed")
+        """Return the settings with which `kaffee.training.adaptation.adapt` trains it."""
+        filtered, scored = self.horizon is None, self.horizon or budget.scored
+        if scored > budget.scored_per_update:
+            raise ConfigError(
+                f"Windows of {scored} scored steps do not fit {budget.scored_per_update} steps per update."
+            )
+        return Adaptation(
+            scored=scored,
+            burn_in=budget.burn_in if filtered else 0,
+            start="embedding" if filtered else "observed",
+            optimiser=Optimiser(
+                "adam",
+                learning_rate=budget.learning_rate,
+                final_learning_rate=budget.final_learning_rate,
+                clip_norm=budget.clip_norm,
+            ),
+            schedule=Schedule(budget.num_updates, budget.scored_per_update // scored, budget.report_every),
+        )
 
 
 def noisy_state(horizon: int) -> ControlObjective:
-    """The noisy-state predictive objective over `horizon` steps.
+    """Return the noisy-state predictive objective over `horizon` steps.
 
     >>> noisy_state(5).settings(Budget()).start
     'observed'
     """
-    steps = "one step" if horizon == 1 else f"{horizon} steps"
-    return ControlObjective(f"noisy_state_{horizon}", f"Noisy state, {steps}", horizon)
+    return ControlObjective(f"noisy_state_{horizon}", horizon)
 
 
-OBJECTIVES: dict[str, ControlObjective] = {
-    objective.name: objective
-    for objective in (ControlObjective("kaffee", "KAFFEE"), *(noisy_state(horizon) for horizon in HORIZONS))
-}
+OBJECTIVES = {each.name: each for each in (ControlObjective("kaffee"), *map(noisy_state, (1, 5, 20)))}
 
 
 def get_objective(name: str) -> ControlObjective:
-    """The objective of that name.
+    """Return the objective of that name.
 
     >>> get_objective("noisy_state_20").horizon
     20
@@ -135,9 +120,6 @@ def get_objective(name: str) -> ControlObjective:
         return OBJECTIVES[name]
     except KeyError:
         raise ConfigError(unknown("objective of the controls", name, OBJECTIVES)) from None
-
-
-# Training a randomly initialised core on a noisy series by either objective, and the result in data units.
 
 
 class DataUnits(Core):

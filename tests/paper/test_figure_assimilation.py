@@ -17,19 +17,17 @@ from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.cells import Cell, ResultStore
-from kaffee.paper.figures import cycle as models
-from kaffee.paper.figures.cycle import (
+from kaffee.paper.context_card import AssimilationRun, filter_held_out
+from kaffee.paper.figures import assimilation as models
+from kaffee.paper.figures.assimilation import (
     LYAPUNOV_STEPS,
-    Band,
-    CycleData,
-    assimilated_steps,
-    cycle_data,
-    cycle_panel,
-    observed_cycle,
-    predicted_band,
+    AssimilationData,
+    _assimilated_steps,
+    _prediction_panel,
+    assimilate_test_data,
 )
-from kaffee.paper.figures.panels import results_figure
-from kaffee.paper.figures.rows import rows_to_draw
+from kaffee.paper.figures.lorenz96 import results_figure
+from kaffee.paper.figures.rows import read_rows
 from kaffee.paper.recipe import load_recipe
 
 from .fake import LAMBDAS, fill
@@ -44,9 +42,10 @@ SCALER = Scaler(mean=[1.0, -2.0], scale=[3.0, 0.5])
 def reference():
     """Random rows, twice as many as are needed."""
     rng = np.random.default_rng(0)
-    rows = 2 * (WARM_UP + 1 + len(assimilated_steps()))
+    rows = 2 * (WARM_UP + 1 + len(_assimilated_steps()))
     states = SCALER.inverse(rng.standard_normal((rows, 2)))
-    return SimpleNamespace(test_states=states, test_observations=states + 0.1 * rng.standard_normal((rows, 2)))
+    observations = states + 0.1 * rng.standard_normal((rows, 2))
+    return SimpleNamespace(test_states=states, test_observations=observations, scaler=SCALER)
 
 
 def linear_model():
@@ -72,54 +71,60 @@ def kalman(x, seen, start, *, transport):
 
 
 def test_two_lyapunov_times_pass_between_stretches_of_observations():
-    seen = assimilated_steps()
+    seen = _assimilated_steps()
     change = np.flatnonzero(np.diff(seen.astype(int)))
     assert np.diff(change).tolist() == [2 * LYAPUNOV_STEPS, LYAPUNOV_STEPS, 2 * LYAPUNOV_STEPS]
     assert seen[0]
     assert seen[-1]
 
 
+def predict(reference, *, transport=True):
+    """Filter by the linear model what panel g shows."""
+    rows = len(reference.test_observations)
+    seen = np.append(np.ones(WARM_UP + 1, bool), _assimilated_steps(rows - WARM_UP - 1))
+    mask = np.stack([seen, seen], axis=1)
+    recursion, model = Recursion(transport=transport), linear_model().model
+    return filter_held_out(model, reference, recursion, mask, warm_up=WARM_UP, belief="predicted")
+
+
 @pytest.mark.parametrize("transport", [True, False])
 def test_the_band_is_that_of_a_textbook_filter(x64, reference, transport):
-    model = linear_model()
-    band = predicted_band(model, Recursion(transport=transport), reference, WARM_UP, coordinate=1)
-    seen = np.concatenate([np.ones(WARM_UP, bool), assimilated_steps()])
+    band = predict(reference, transport=transport)
+    seen = np.concatenate([np.ones(WARM_UP, bool), _assimilated_steps()])
     x = (reference.test_observations[: len(seen) + 1] - SCALER.mean) / SCALER.scale
-    start = np.asarray(model.model.embed(jnp.asarray(x[:1])))[0]
+    start = np.asarray(linear_model().model.embed(jnp.asarray(x[:1])))[0]
     means, stds = kalman(x[1:], seen, start, transport=transport)
-    np.testing.assert_allclose(band.mean, means[WARM_UP:, 1] * 0.5 - 2.0, rtol=1e-9)
-    np.testing.assert_allclose(band.std, stds[WARM_UP:, 1] * 0.5, rtol=1e-9)
+    np.testing.assert_allclose(band.mean, means[WARM_UP:] * SCALER.scale + SCALER.mean, rtol=1e-9)
+    np.testing.assert_allclose(band.std, stds[WARM_UP:] * SCALER.scale, rtol=1e-9)
 
 
 def test_a_short_recording_is_shown_as_far_as_it_goes(x64, reference):
-    short = SimpleNamespace(**{name: rows[: WARM_UP + 21] for name, rows in vars(reference).items()})
-    band = predicted_band(linear_model(), Recursion(), short, WARM_UP)
-    whole = predicted_band(linear_model(), Recursion(), reference, WARM_UP)
-    np.testing.assert_allclose(band.std, whole.std[:20], rtol=1e-9)
-    assert len(observed_cycle(short, WARM_UP).truth) == 20
+    short = SimpleNamespace(**vars(reference))
+    for name in ("test_states", "test_observations"):
+        setattr(short, name, getattr(reference, name)[: WARM_UP + 21])
+    band = predict(short)
+    np.testing.assert_allclose(band.std, predict(reference).std[:20], rtol=1e-9)
+    assert len(band.truth) == 20
 
 
 def test_the_panel_shows_truth_prediction_and_what_was_assimilated(tmp_path, reference):
     store = ResultStore(tmp_path, load_recipe("table1", "smoke"))
     fill(store)
-    row = rows_to_draw(store)[0]
-    cycle = observed_cycle(reference, WARM_UP, coordinate=1)
-    seen = assimilated_steps()
+    row = read_rows(store)[0]
+    seen = _assimilated_steps()
     shown = slice(WARM_UP + 1, WARM_UP + 1 + len(seen))
-    band = Band(np.sin(cycle.times), 0.1 + cycle.times)
+    truth, observed, times = reference.test_states[shown], reference.test_observations[shown], np.arange(len(seen)) / 15
+    mean, std = np.sin(times)[:, None], 0.1 + times[:, None]
     axis = Figure().subplots()
-    cycle_panel(axis, row, cycle, band, label="x")
+    _prediction_panel(axis, row, AssimilationRun(truth, mean, std, observed, np.stack([seen, seen], axis=1), 1.0))
     drawn = {line.get_label(): line for line in axis.lines}
-    np.testing.assert_array_equal(drawn["truth"].get_ydata(), reference.test_states[shown, 1])
-    np.testing.assert_array_equal(drawn["predictive mean"].get_ydata(), band.mean)
-    observed = reference.test_observations[shown, 1][seen]
-    np.testing.assert_array_equal(drawn["assimilated observation"].get_ydata(), observed)
+    np.testing.assert_array_equal(drawn["truth"].get_ydata(), truth[:, 0])
+    np.testing.assert_array_equal(drawn["predictive mean"].get_ydata(), mean[:, 0])
+    np.testing.assert_array_equal(drawn["assimilated observation"].get_ydata(), observed[seen, 0])
     (polygon,) = axis.collections
     edges = polygon.get_paths()[0].vertices
-    last = edges[edges[:, 0] == cycle.times[-1], 1]
-    np.testing.assert_allclose(
-        [last.min(), last.max()], [band.mean[-1] - 2 * band.std[-1], band.mean[-1] + 2 * band.std[-1]]
-    )
+    last = edges[edges[:, 0] == times[-1], 1]
+    np.testing.assert_allclose([last.min(), last.max()], [(mean - 2 * std)[-1, 0], (mean + 2 * std)[-1, 0]])
     gaps = [(patch.get_x() * LYAPUNOV_STEPS, patch.get_width() * LYAPUNOV_STEPS) for patch in axis.patches]
     np.testing.assert_allclose(gaps, [(14.5, 30.0), (59.5, 30.0)])
 
@@ -143,12 +148,12 @@ def test_models_of_the_first_common_seed_are_filtered_each_by_its_own_recursion(
     fill(bench)
     bench.forget(Cell("blind", 0))
     said = []
-    rows = rows_to_draw(bench)
-    found = cycle_data(bench, rows, said.append)
+    rows = read_rows(bench)
+    found = assimilate_test_data(bench, rows, said.append)
     assert found.seed == 1
-    assert [row.method for row, _ in found.bands] == ["kaffee", "blind"]
-    for (_, band), transport in zip(found.bands, (True, False), strict=True):
-        expected = predicted_band(linear_model(), Recursion(transport=transport), reference, WARM_UP)
+    assert [row.method for row, _ in found.runs] == ["kaffee", "blind"]
+    for (_, band), transport in zip(found.runs, (True, False), strict=True):
+        expected = predict(reference, transport=transport)
         np.testing.assert_array_equal(band.std, expected.std)
     assert len(said) == 1
     assert "blind/01" in said[0]
@@ -167,12 +172,12 @@ def test_a_model_without_its_prior_is_left_out(x64, bench, monkeypatch):
     fill(bench)
     monkeypatch.setattr(models, "trained_model", only_kaffee)
     said = []
-    found = cycle_data(bench, rows_to_draw(bench), said.append)
-    assert isinstance(found, CycleData)
-    assert [row.method for row, _ in found.bands] == ["kaffee"]
+    found = assimilate_test_data(bench, read_rows(bench), said.append)
+    assert isinstance(found, AssimilationData)
+    assert [row.method for row, _ in found.runs] == ["kaffee"]
     assert said[-1] == "Panel g is drawn without blind/00. There is no model at prior/00."
 
 
 def test_without_trained_rows_there_is_no_panel(bench):
     fill(bench, rows=["prior", "core_collapse"])
-    assert cycle_data(bench, rows_to_draw(bench), print) is None
+    assert assimilate_test_data(bench, read_rows(bench), print) is None

@@ -5,10 +5,9 @@ import pytest
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.paper import measurements as bench_controls
 from kaffee.paper.cells import Cell, ResultStore
-from kaffee.paper.controls.spiral import SpiralSettings
-from kaffee.paper.controls.van_der_pol import VanDerPolSettings
+from kaffee.paper.controls import SpiralSettings, VanDerPolSettings
 from kaffee.paper.figures.control_panels import control_drawings
-from kaffee.paper.measurements import measure_control, spiral_noise
+from kaffee.paper.measurements import _measure_control, spiral_noise
 from kaffee.paper.recipe import load_recipe
 from kaffee.paper.summary import summarise
 
@@ -42,7 +41,7 @@ def test_the_recipe_is_the_experiment(store):
 
 def test_a_cell_asks_for_its_fit_and_keeps_curves_once(store, asked):
     for system, seed in (("spiral_0.5", 0), ("spiral_0.5", 1), ("spiral_2", 0), ("van_der_pol", 0), ("van_der_pol", 3)):
-        measured = measure_control(store, Cell("noisy_state_5", seed, system))
+        measured = _measure_control(store, Cell("noisy_state_5", seed, system))
         assert measured.metrics == {"spectral_radius": 0.5}
         assert measured.training == {"skipped": 0, "completed": True, "final_loss": 1.0}
     spiral, cycle = store.recipe.settings.spiral, store.recipe.settings.van_der_pol
@@ -57,7 +56,7 @@ def test_a_cell_asks_for_its_fit_and_keeps_curves_once(store, asked):
 
 def test_other_experiments_do_not_exist(store):
     with pytest.raises(ConfigError, match=r"no control 'duffing'; there are van_der_pol and spiral_<noise>"):
-        measure_control(store, Cell("kaffee", 0, "duffing"))
+        _measure_control(store, Cell("kaffee", 0, "duffing"))
 
 
 def test_other_settings_make_other_cells(store):

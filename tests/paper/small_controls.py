@@ -1,8 +1,7 @@
 """The controls at a size for tests."""
 
-from kaffee.paper.controls.objectives import Budget
-from kaffee.paper.controls.spiral import SpiralSettings
-from kaffee.paper.controls.van_der_pol import VanDerPolSettings
+from kaffee.paper.controls import SpiralSettings, VanDerPolSettings
+from kaffee.paper.objectives import Budget
 
 BUDGET = Budget(num_updates=20, scored_per_update=64, scored=8, burn_in=4, report_every=10)
 SPIRAL = SpiralSettings(num_steps=200, burn_in=50, shown_steps=10, budget=BUDGET)

@@ -12,18 +12,25 @@ import pytest
 from kaffee.errors import ConfigError
 from kaffee.filtering.rollout import free_run
 from kaffee.model.maps import Linear
-from kaffee.paper.controls.objectives import fit_control, get_objective, true_model
-from kaffee.paper.controls.spiral import attenuated_radius, spiral_cell, spiral_data, spiral_truth, true_radius
-from kaffee.paper.controls.van_der_pol import van_der_pol_cell, van_der_pol_truth
-from kaffee.paper.figures.control_panels import (
-    nochaos_exp1_main,
-    nochaos_exp1_sweep,
-    nochaos_exp2_rollout,
-    nochaos_exp2_var20,
+from kaffee.paper.controls import (
+    _spiral_data,
+    _true_radius,
+    attenuated_radius,
+    spiral_cell,
+    spiral_truth,
+    van_der_pol_cell,
+    van_der_pol_truth,
 )
+from kaffee.paper.figures.control_panels import (
+    _draw_cycle,
+    _draw_gains,
+    _draw_spiral,
+    _draw_sweep,
+)
+from kaffee.paper.objectives import fit_control, get_objective, true_model
 from kaffee.systems.simulation import simulate
 
-from .small import SPIRAL, VAN_DER_POL
+from .small_controls import SPIRAL, VAN_DER_POL
 
 COMPARED = ("kaffee", "noisy_state_1")
 
@@ -48,7 +55,7 @@ def test_same_seed_same_result(spiral):
 
 
 def test_objectives_start_from_the_same_model():
-    data, core = spiral_data(0.5, 0, SPIRAL), Linear.create(2, key=jax.random.key(0))
+    data, core = _spiral_data(0.5, 0, SPIRAL), Linear.create(2, key=jax.random.key(0))
     untrained = replace(SPIRAL.budget, num_updates=0)
     first, second = (fit_control(core, data, get_objective(n), untrained, seed=0).trained.model for n in COMPARED)
     assert eqx.tree_equal(first, second)
@@ -65,7 +72,7 @@ def test_cells_are_json_of_the_promised_length(spiral, van_der_pol):
 
 
 def test_the_truth_is_the_simulated_system():
-    data = spiral_data(0.5, 0, SPIRAL)
+    data = _spiral_data(0.5, 0, SPIRAL)
     run = free_run(true_model(data), jnp.array([[1.0, 0.0]]), 20)
     expected = simulate(data.system, 21, initial_state=(1.0, 0.0)).states[1:]
     np.testing.assert_allclose(run.states[0], expected, atol=1e-5)
@@ -77,7 +84,7 @@ def test_the_truth_is_the_simulated_system():
 
 
 def test_true_numbers():
-    assert true_radius() == pytest.approx(np.exp(-0.02), rel=1e-5)
+    assert _true_radius() == pytest.approx(np.exp(-0.02), rel=1e-5)
     assert attenuated_radius(2.0) == pytest.approx(np.exp(-0.02) / 5, rel=1e-5)
     truth = van_der_pol_truth(VAN_DER_POL)
     # Van der Pol's cycle has amplitude close to 2 for every mu; its period at mu = 1.6 by a fine integration.
@@ -89,10 +96,10 @@ def test_figures_are_labelled_and_draw_the_cells(spiral, van_der_pol):
     truth, orbit = spiral_truth(SPIRAL), van_der_pol_truth(VAN_DER_POL)
     sweep = [{**spiral[name], "noise": noise, "seed": s} for name in COMPARED for noise in (0.1, 0.5) for s in (0, 1)]
     figures = {
-        "main": (nochaos_exp1_main(truth, spiral, SPIRAL), 5),
-        "sweep": (nochaos_exp1_sweep(truth, sweep), 2),
-        "rollout": (nochaos_exp2_rollout(orbit, van_der_pol, VAN_DER_POL), 4),
-        "maps": (nochaos_exp2_var20(orbit, van_der_pol), 8),
+        "main": (_draw_spiral(truth, spiral, SPIRAL.start), 5),
+        "sweep": (_draw_sweep(truth, sweep), 2),
+        "rollout": (_draw_cycle(orbit, van_der_pol, VAN_DER_POL.start), 4),
+        "maps": (_draw_gains(orbit, van_der_pol), 8),
     }
     for figure, num_axes in figures.values():
         figure.canvas.draw()
@@ -106,4 +113,4 @@ def test_figures_are_labelled_and_draw_the_cells(spiral, van_der_pol):
 
 def test_figures_say_what_is_missing(spiral):
     with pytest.raises(ConfigError, match=r"needs the cell of 'kaffee' with its curves"):
-        nochaos_exp1_main(spiral_truth(SPIRAL), {"noisy_state_1": spiral["noisy_state_1"]}, SPIRAL)
+        _draw_spiral(spiral_truth(SPIRAL), {"noisy_state_1": spiral["noisy_state_1"]}, SPIRAL.start)

@@ -1,0 +1,324 @@
+"""Draw the figures of Table 1: results (Fig. l96_results), forecast-skill spectrum (D.1) and taxonomy of failures."""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyBboxPatch
+
+from kaffee.errors import KaffeeError
+from kaffee.paper.figures.assimilation import LYAPUNOV_STEPS, AssimilationData, assimilation_panels
+from kaffee.paper.figures.rows import LOOKS, DrawnRow, Spread, bootstrap_band, spread_over_seeds
+from kaffee.paper.summary import LARGER_IS_BETTER, judge
+from kaffee.report.style import WIDTH, page_style
+
+_SMALL = 6.2
+"""Font size of annotations."""
+_PAPER_COLOUR = "0.35"
+_PAPER_OFFSET = 0.28
+_LOG_FROM = 30.0
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+_METRICS = {
+    "nll": "a  NLL ↓",
+    "d_stsp_core": r"b  $D_\mathrm{stsp}^\mathrm{core}$ ↓",
+    "dh_core": r"c  $|\Delta h_\lambda^\mathrm{core}|$ ↓",
+    "d_stsp_stoch": r"d  $D_\mathrm{stsp}^\mathrm{stoch}$ ↓",
+}
+
+
+def results_figure(rows: list[DrawnRow], truth: Float[np.ndarray, " N"], data: AssimilationData | None) -> Figure:
+    """Draw panels a to g: the gap, the invariants, the local uncertainty.
+
+    Args:
+        truth: The true Lyapunov exponents, largest first.
+        data: What panel g shows; None leaves a note in its place.
+    """
+    with page_style():
+        heights = [0.55 + 0.33 * len(rows), 2.4, 0.5 + 1.0 * (1 if data is None else len(data.runs))]
+        figure = Figure(figsize=(WIDTH, sum(heights)))
+        parts: Any = figure.subfigures(3, 1, height_ratios=heights)
+        top, middle, bottom = parts
+        axes = top.subplots(1, len(_METRICS), sharey=True)
+        for axis, (metric, title) in zip(axes, _METRICS.items(), strict=True):
+            _metric_panel(axis, rows, metric, title)
+        top.legend(handles=_legend_handles(), loc="outside upper right", ncols=3)
+        left, right = middle.subplots(1, 2, width_ratios=[1.35, 1.0])
+        _exponents_panel(left, rows, truth, r"e  Positive Lyapunov exponents $\lambda_i$ of the core")
+        _entropy_panel(right, rows, truth, r"f  KS entropy $h_\lambda^\mathrm{core}$")
+        handles, labels = left.get_legend_handles_labels()
+        middle.legend(handles, labels, loc="outside lower center", ncols=7, handlelength=1.8, columnspacing=1.2)
+        assimilation_panels(bottom, data)
+        return figure
+
+
+def _metric_panel(axis: Axes, rows: list[DrawnRow], metric: str, title: str, *, may_be_log: bool = True) -> None:
+    """Draw one metric for all rows: medians with standard errors, seeds behind, the paper's value (hollow) below.
+
+    Seeds without a value are counted at their row.
+    """
+    shown: list[float] = []
+    for y, row in enumerate(rows):
+        spread = row.spread(metric)
+        # A fixed zigzag, so that seeds with close values can be told apart.
+        jitter = 0.11 * (np.arange(len(spread.values)) % 3 - 1)
+        axis.plot(spread.values, y + jitter, ".", color=row.colour, alpha=0.45, markersize=2, zorder=1, gid="seeds")
+        if spread.values.size:
+            _point(axis, spread.median, spread.se, y, row.marker, row.colour, face=row.colour)
+        paper = row.row.paper.get(metric)
+        if paper is not None:
+            _point(axis, *paper, y + _PAPER_OFFSET, row.marker, _PAPER_COLOUR, face="white")
+        note = spread.note if row.defines(metric) else "no shell"
+        if note:
+            at = (0.99, y - 0.36 if row.defines(metric) else y)
+            text = axis.annotate(note, at, xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=_SMALL)
+            text.set(in_layout=False, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8})
+        shown += [*spread.values, *(paper[:1] if paper else ())]
+    if may_be_log and shown and min(shown) > 0 and max(shown) / min(shown) > _LOG_FROM:
+        axis.set_xscale("log")
+    axis.set_yticks(range(len(rows)), [row.title for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    _add_grid(axis, "x")
+    axis.set_title(title)
+
+
+def _add_grid(axis: Axes, direction: Literal["x", "y"]) -> None:
+    axis.grid(axis=direction, color="0.9", linewidth=0.5)
+    axis.set_axisbelow(True)
+
+
+def _point(axis: Axes, median: float, se: float, y: float, marker: str, colour: str, face: str) -> None:
+    axis.errorbar(
+        median, y, xerr=se, fmt=marker, color=colour, markerfacecolor=face, markersize=4, capsize=1.8, elinewidth=1.0
+    )
+
+
+def _legend_handles() -> list[Line2D]:
+    def mark(label: str, **look: Any) -> Line2D:
+        return Line2D([], [], linestyle="", label=label, **look)
+
+    return [
+        mark("median ± SE over seeds", marker="o", color="0.1", markersize=4),
+        mark("single seed", marker=".", color="0.1", alpha=0.45, markersize=2),
+        mark("paper ± SE", marker="o", color=_PAPER_COLOUR, markerfacecolor="white", markersize=4),
+    ]
+
+
+def _leading_exponents(row: DrawnRow, count: int) -> list[tuple[float, float]]:
+    """Take median and standard error over seeds of the leading exponents, as many as were computed up to `count`."""
+    stored = [(record.get("extra") or {}).get("exponents_core") for record in row.records]
+    spectra = [spectrum for spectrum in stored if spectrum]  # empty where the core diverged
+    available = min((len(spectrum) for spectrum in spectra), default=0)
+    spreads = [spread_over_seeds([spectrum[i] for spectrum in spectra]) for i in range(min(count, available))]
+    return [(spread.median, spread.se) for spread in spreads]
+
+
+def _exponents_panel(axis: Axes, rows: list[DrawnRow], truth: Float[np.ndarray, " N"], title: str) -> None:
+    """Draw the reconstruction of the true positive Lyapunov exponents lambda_i, in order: medians, +-SE as bands.
+
+    The axis ends at -lambda_1; rows that lie below as a whole are named with their leading exponent.
+    """
+    count = max(int((truth > 0).sum()), 1)
+    axis.axhline(0.0, color="0.7", linewidth=0.6)
+    index = np.arange(1, count + 1)
+    axis.plot(index, truth[:count], "-", color="black", linewidth=1.6, marker="_", markersize=7, label="Truth")
+    lowest, below = 0.0, []
+    for row in rows:
+        exponents = np.array(_leading_exponents(row, count))
+        if not exponents.size:
+            continue
+        median, se = exponents.T
+        shown = index[: len(exponents)]
+        axis.fill_between(shown, median - se, median + se, color=row.colour, alpha=0.25, linewidth=0)
+        axis.plot(shown, median, marker=row.marker, color=row.colour, markersize=3.2, label=row.title, zorder=3)
+        lowest = min(lowest, np.nanmin(median - se))
+        if median[0] < -truth[0]:
+            below.append(rf"{row.title} {median[0]:.1f}".replace("-", "−"))
+    axis.set_ylim(bottom=max(lowest * 1.05 - 0.05 * truth[0], -truth[0]))
+    if below:
+        lines = [r"$\lambda_1$ below the axis:", *[", ".join(below[i : i + 3]) for i in range(0, len(below), 3)]]
+        note = axis.annotate("\n".join(lines), (0.02, 0.03), xycoords="axes fraction", fontsize=_SMALL)
+        note.set_in_layout(False)
+    axis.set_xticks(index)
+    axis.set(xlabel="index $i$", ylabel=r"$\lambda_i$ per unit of time", title=title)
+
+
+def _entropy_panel(axis: Axes, rows: list[DrawnRow], truth: Float[np.ndarray, " N"], title: str) -> None:
+    """Draw the KS entropy h, the sum of the positive exponents, beside the true one (the line)."""
+    h = float(truth[truth > 0].sum())
+    _metric_panel(axis, rows, "h_core", f"{title} (line: truth, {h:.2f})", may_be_log=False)
+    axis.axvline(h, color="black", linewidth=1.2, zorder=0)
+    axis.set_xlim(left=min(-0.04 * h, axis.get_xlim()[0]), right=max(1.08 * h, axis.get_xlim()[1]))
+
+
+def spectrum_figure(rows: list[DrawnRow], start: Literal["embedding", "filtered"] = "embedding") -> Figure:
+    """Draw NLL, CRPS and G_tan^(H) of the probabilistic rows over the horizon H, in Lyapunov times.
+
+    Lines are medians over seeds, bands the bootstrap 95 % intervals of these medians.
+
+    Args:
+        start: Of the forecasts: the embedded observation (the paper's) or the filtered belief. G_tan^(H) always
+            starts at the filtered belief.
+
+    Raises:
+        KaffeeError: No cell holds scores over horizons.
+    """
+    spectra = {row.title: _spectrum_horizons(row) for row in rows}
+    drawn = [row for row in rows if spectra[row.title]]
+    if not drawn:
+        raise KaffeeError("No finished cell of a probabilistic row holds a forecast-skill spectrum.")
+    panels = {
+        "a  NLL ↓": (start, "nll"),
+        "b  CRPS at the endpoint ↓": (start, "crps"),
+        r"c  $G_\mathrm{tan}^{(H)}$ ↑": ("g_tan",),
+    }
+    horizons = sorted({h for row in drawn for h in spectra[row.title]})
+    times = [h / LYAPUNOV_STEPS for h in horizons]
+    worst = {row.title: spread_over_seeds([]) for row in drawn}
+    with page_style():
+        figure = Figure(figsize=(WIDTH, 2.7))
+        axes = figure.subplots(1, 3)
+        for axis, (title, path) in zip(axes, panels.items(), strict=True):
+            for row in drawn:
+                spreads = [row.spread("extra", "spectrum", str(h), *path) for h in spectra[row.title]]
+                _draw_spectrum(axis, row, [h / LYAPUNOV_STEPS for h in spectra[row.title]], spreads)
+                worst[row.title] = max(worst[row.title], *spreads, key=lambda spread: spread.diverged)
+            axis.set_xticks(times, [f"{time:.2f}" for time in times])
+            axis.tick_params(axis="x", labelsize=6.5)
+            _add_grid(axis, "y")
+            axis.set(xlabel=r"horizon $H$ in Lyapunov times", title=title)
+        axes[2].axhline(0.0, color="0.7", linewidth=0.6, zorder=0)
+        handles = axes[0].get_legend_handles_labels()[0]
+        labels = [title + (f" ({spread.note})" if spread.note else "") for title, spread in worst.items()]
+        figure.legend(handles, labels, loc="outside lower center", ncols=5)
+        return figure
+
+
+def _spectrum_horizons(row: DrawnRow) -> list[int]:
+    """List the horizons, in steps, that the finished cells of a row hold."""
+    stored = [(record.get("extra") or {}).get("spectrum") or {} for record in row.records]
+    return sorted({int(h) for spectrum in stored for h in spectrum})
+
+
+def _draw_spectrum(axis: Axes, row: DrawnRow, times: list[float], spreads: list[Spread]) -> None:
+    band = [bootstrap_band(one.values) if one.values.size else (np.nan, np.nan) for one in spreads]
+    axis.fill_between(times, *np.transpose(band), color=row.colour, alpha=0.22, linewidth=0)
+    median = [one.median for one in spreads]
+    axis.plot(times, median, marker=row.marker, markersize=3.5, color=row.colour, label=row.title)
+
+
+# Where a method stands in the taxonomy (column, line from the top), and the paper's word for what becomes of it.
+_BOXES = {
+    "prior": (0, 0, "no uncertainty"),
+    "frozen_core": (0, 1, "inherits the prior's core"),
+    "noise_masking": (1, 0, "noise masking"),
+    "core_collapse": (1, 1, "core collapse"),
+    "blind": (2, 0, "blind uncertainty"),
+    "kaffee": (2, 1, "grounded, consistent"),
+}
+_COLUMNS = ("Core as pretrained", "Open-loop objective", "Filtered objective")
+_LINES = ("No transport", "Tied transport")
+_BOX_WIDTH = 0.94
+# Left ends of the columns; the names of the lines stand before the second.
+_LEFT = (0.02, 1.15, 2.15)
+_SIGNATURE = {
+    "g_tan": r"$G_\mathrm{tan}$",
+    "d_stsp_core": r"$D_\mathrm{stsp}^\mathrm{core}$",
+    "dh_core": r"$|\Delta h_\lambda^\mathrm{core}|$",
+    "nll": "NLL",
+}
+_EXPLANATION = (
+    "Median ± SE over seeds; × as a multiple of the prior's. ✓ better, ✗ worse than the prior by more than two "
+    "standard\nerrors, ≈ neither; NLL and $G_\\mathrm{tan}$ against the frozen core, which is the prior with a shell. "
+    "[Brackets]: what the paper reports."
+)
+_MARKS = {"better": ("✓", "#0072B2"), "worse": ("✗", "#D55E00"), "same": ("≈", "0.35"), "": ("", "0.1")}
+
+
+def taxonomy_figure(rows: list[DrawnRow]) -> Figure:
+    """Set objective against transport, with the prior and the frozen core beside: signatures as medians ± SE.
+
+    Values of the core are judged against the prior; it has no shell, so NLL and G_tan are judged against the frozen
+    core, which is the prior with a calibrated shell.
+    """
+    by_method = {row.method: row for row in rows if row.method in _BOXES}
+    with page_style():
+        figure = Figure(figsize=(WIDTH, 3.8))
+        axis = figure.subplots()
+        axis.set(xlim=(0.0, _LEFT[-1] + _BOX_WIDTH + 0.02), ylim=(2.0, -0.16))
+        axis.set_axis_off()
+        for left, title in zip(_LEFT, _COLUMNS, strict=True):
+            axis.text(left + _BOX_WIDTH / 2, -0.04, title, ha="center", va="bottom", weight="bold", fontsize=8.5)
+        for line, title in enumerate(_LINES):
+            axis.text(_LEFT[1] - 0.06, line + 0.49, title, rotation=90, ha="center", va="center", weight="bold")
+        for method in _BOXES:
+            _draw_box(axis, method, by_method)
+        figure.supxlabel(_EXPLANATION, fontsize=7)
+        return figure
+
+
+class _Signature(NamedTuple):
+    """One metric in a box; `ratio` to the prior is NaN where it is not shown."""
+
+    name: str
+    spread: Spread
+    verdict: str
+    ratio: float
+
+
+def _compare_spreads(value: Spread, baseline: Spread, *, larger_is_better: bool) -> str:
+    """Judge a value: 'better', 'worse' or 'same' as the baseline, or '' if there is nothing to compare.
+
+    Seeds that all diverged are worse than any that did not.
+    """
+    if not baseline.values.size or not value.num_seeds:
+        return ""
+    if not value.values.size:
+        return "worse"
+    return judge(value.median - baseline.median, (value.se, baseline.se), larger_is_better=larger_is_better)
+
+
+def _read_signature(row: DrawnRow, by_method: dict[str, DrawnRow]) -> list[_Signature]:
+    """Take the metrics that show what became of a row, each with its verdict."""
+    lines = []
+    for metric, name in _SIGNATURE.items():
+        if not row.defines(metric):
+            continue
+        spread = row.spread(metric)
+        baseline = by_method.get("prior" if metric.endswith("_core") else "frozen_core")
+        against = spread_over_seeds([]) if baseline is None or baseline is row else baseline.spread(metric)
+        verdict = _compare_spreads(spread, against, larger_is_better=metric in LARGER_IS_BETTER)
+        ratio = spread.median / against.median if metric == "d_stsp_core" else math.nan
+        lines.append(_Signature(name, spread, verdict, ratio))
+    return lines
+
+
+def _draw_box(axis: Axes, method: str, by_method: dict[str, DrawnRow]) -> None:
+    column, line, mode = _BOXES[method]
+    left, top, row = _LEFT[column], line + 0.04, by_method.get(method)
+
+    def write(x: float, y: float, text: str, size: float, **look: Any) -> None:
+        axis.text(left + x, top + y, text, fontsize=size, va="center", **look)
+
+    frame = FancyBboxPatch((left, top), _BOX_WIDTH, 0.9, boxstyle="round,pad=0,rounding_size=0.04", linewidth=1.8)
+    frame.set(facecolor="white", edgecolor="0.7" if row is None else row.colour)
+    axis.add_patch(frame)
+    write(0.05, 0.12, LOOKS[method][0], 9.5, weight="bold")
+    write(0.05, 0.25, f"[{mode}]", 8, style="italic", color="0.3")
+    if row is None:
+        write(0.05, 0.45, "no finished cells", 8, color="0.4")
+        return
+    signature = _read_signature(row, by_method)
+    worst = max((entry.spread for entry in signature), key=lambda spread: spread.diverged)
+    write(_BOX_WIDTH - 0.03, 0.16, worst.note.replace(" diverged", "\ndiverged"), 6.5, ha="right", color="0.3")
+    for k, (name, spread, verdict, ratio) in enumerate(signature):
+        y, (mark, ink) = 0.42 + 0.13 * k, _MARKS[verdict]
+        value = f"{spread.median:.3f}±{spread.se:.3f}".replace("-", "−") if spread.values.size else "–"
+        write(0.05, y, name, 8)
+        write(0.29, y, value, 8, color=ink)
+        write(_BOX_WIDTH - 0.12, y, f"{ratio:.2f}×" if math.isfinite(ratio) else "", 7, ha="right", color=ink)
+        write(_BOX_WIDTH - 0.03, y, mark, 10, ha="right", color=ink, weight="bold")
