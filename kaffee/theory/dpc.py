@@ -110,15 +110,12 @@ def overall_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list
     return [] if len(entries) < 2 else find_gaps([entries[0], entries[-1]], significance=significance)
 
 
-# Certification losses D of any model, from free runs against what is known of the truth.
-
-
-MIN_ROWS = 100
+_MIN_ROWS = 100
 
 
 @dataclass(frozen=True)
 class Certifier:
-    """Maps a model to its certification losses; every number is a mean over free runs with its standard error.
+    """Compute the certification losses D of a model: means over free runs with their standard errors.
 
     Always: `d_stsp_core`, `d_h_core` (shell off) and `d_stsp_stoch` (shell on). With a simulated truth also
     `dh_core`, the error of the sum of positive Lyapunov exponents, and `blindness` = 1 - G_tan.
@@ -143,9 +140,9 @@ class Certifier:
 
     def __post_init__(self) -> None:
         length = min(len(self.noisy), len(self.clean))
-        if length < MIN_ROWS:
+        if length < _MIN_ROWS:
             raise DataError(
-                f"Certification compares free runs with at least {MIN_ROWS} consecutive complete rows, not {length}."
+                f"Certification compares free runs with at least {_MIN_ROWS} consecutive complete rows, not {length}."
             )
         # Estimates of different lengths cannot be compared.
         steps = min(self.num_steps, length)
@@ -155,13 +152,13 @@ class Certifier:
 
     @classmethod
     def from_series(cls, standard: Series, **options: Any) -> "Certifier":
-        """Against a standardised recording alone: its longest stretch of complete rows."""
+        """Certify against a standardised recording alone: its longest stretch of complete rows."""
         longest = longest_stretch(standard)
         return cls(longest, longest, **options)
 
     @classmethod
     def from_reference(cls, reference: Reference, recursion: Recursion, **options: Any) -> "Certifier":
-        """Against a simulated truth."""
+        """Certify against a simulated truth."""
         noisy = reference.scaler.transform(reference.test_observations)
         clean = reference.scaler.transform(reference.clean)
         return cls(noisy, clean, reference, recursion, **options)
@@ -198,7 +195,7 @@ class Certifier:
         return [abs(spectrum.sum_positive - self.reference.lyapunov.sum_positive) for spectrum in spectra]
 
     def _blindness(self, model: StateSpaceModel) -> Measured:
-        """1 - G_tan, over as many stretches of the test data as there are free runs."""
+        """Compute 1 - G_tan over as many stretches of the test data as there are free runs."""
         assert self.reference is not None
         protocol = Protocol(grounding_steps=self.grounding_steps)
         rows = protocol.warm_up + protocol.grounding_steps + 1

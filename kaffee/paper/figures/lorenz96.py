@@ -1,7 +1,7 @@
 """Draw the figures of Table 1: results (Fig. l96_results), forecast-skill spectrum (D.1) and taxonomy of failures."""
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -261,15 +261,6 @@ def taxonomy_figure(rows: list[DrawnRow]) -> Figure:
         return figure
 
 
-class _Signature(NamedTuple):
-    """One metric in a box; `ratio` to the prior is NaN where it is not shown."""
-
-    name: str
-    spread: Spread
-    verdict: str
-    ratio: float
-
-
 def _compare_spreads(value: Spread, baseline: Spread, *, larger_is_better: bool) -> str:
     """Judge a value: 'better', 'worse' or 'same' as the baseline, or '' if there is nothing to compare.
 
@@ -282,8 +273,8 @@ def _compare_spreads(value: Spread, baseline: Spread, *, larger_is_better: bool)
     return judge(value.median - baseline.median, (value.se, baseline.se), larger_is_better=larger_is_better)
 
 
-def _read_signature(row: DrawnRow, by_method: dict[str, DrawnRow]) -> list[_Signature]:
-    """Take the metrics that show what became of a row, each with its verdict."""
+def _read_signature(row: DrawnRow, by_method: dict[str, DrawnRow]) -> list[tuple[str, Spread, str, float]]:
+    """List the metrics that show what became of a row: name, spread, verdict, and ratio to the prior or NaN."""
     lines = []
     for metric, name in _SIGNATURE.items():
         if not row.defines(metric):
@@ -293,7 +284,7 @@ def _read_signature(row: DrawnRow, by_method: dict[str, DrawnRow]) -> list[_Sign
         against = spread_over_seeds([]) if baseline is None or baseline is row else baseline.spread(metric)
         verdict = _compare_spreads(spread, against, larger_is_better=metric in LARGER_IS_BETTER)
         ratio = spread.median / against.median if metric == "d_stsp_core" else math.nan
-        lines.append(_Signature(name, spread, verdict, ratio))
+        lines.append((name, spread, verdict, ratio))
     return lines
 
 
@@ -313,7 +304,7 @@ def _draw_box(axis: Axes, method: str, by_method: dict[str, DrawnRow]) -> None:
         write(0.05, 0.45, "no finished cells", 8, color="0.4")
         return
     signature = _read_signature(row, by_method)
-    worst = max((entry.spread for entry in signature), key=lambda spread: spread.diverged)
+    worst = max((spread for _, spread, _, _ in signature), key=lambda spread: spread.diverged)
     write(_BOX_WIDTH - 0.03, 0.16, worst.note.replace(" diverged", "\ndiverged"), 6.5, ha="right", color="0.3")
     for k, (name, spread, verdict, ratio) in enumerate(signature):
         y, (mark, ink) = 0.42 + 0.13 * k, _MARKS[verdict]

@@ -78,13 +78,9 @@ class DrawnRow:
     def method(self) -> str:
         return self.row.method
 
-    @property
-    def is_probabilistic(self) -> bool:
-        return self.method != "prior"
-
     def defines(self, metric: str) -> bool:
         """Tell whether a metric exists: a prior has no shell, so only the metrics of the core do."""
-        return self.is_probabilistic or metric.endswith("_core")
+        return self.method != "prior" or metric.endswith("_core")
 
     def spread(self, metric: str, *path: str) -> Spread:
         """Take the median of a metric, or of an entry deeper in the record, such as `"extra", "spectrum", "2"`."""
@@ -120,7 +116,7 @@ def read_rows(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
         KaffeeError: There are none, or those of the prior only when an arm was asked for.
     """
     rows = [row for row in (read_row(store, row) for row in select_rows(store.recipe, arm)) if row.records]
-    if not rows or (arm is not None and not any(row.is_probabilistic for row in rows)):
+    if not rows or (arm is not None and not any(row.method != "prior" for row in rows)):
         which = "" if arm is None else f" of the arm '{arm}'"
         raise KaffeeError(
             f"{store.folder} holds no finished cells{which} made under the settings of this recipe. "
