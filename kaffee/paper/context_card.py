@@ -162,8 +162,7 @@ class ContextCard:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values; numbers that are not finite become None."""
-        values: dict[str, Any] = jsonable(self)
-        return values
+        return jsonable(self)
 
 
 def evaluate_in_context(

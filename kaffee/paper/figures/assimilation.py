@@ -143,23 +143,40 @@ def read_context_rows(store: ResultStore) -> list[DrawnRow]:
     return finished
 
 
-def context_figure(store: ResultStore, say: Callable[[str], None] = lambda text: None) -> Figure:
+def filter_online(
+    store: ResultStore, rows: list[DrawnRow], say: Callable[[str], None]
+) -> tuple[DrawnRow, AssimilationRun, float] | None:
+    """Adapt KAFFEE's model of the first seed again, and filter sparse observations of two coordinates of Lorenz-63.
+
+    Return the row, the run and the time step; None if there is no such row or system.
+    """
+    by_name = {row.row.name: row for row in rows}
+    row = by_name.get("kaffee_calibrated") or by_name.get("kaffee")
+    if row is None or _FILTERED not in store.recipe.systems:
+        say("Panel c is empty: it needs a row of KAFFEE on Lorenz-63.")
+        return None
+    say("Adapting DynaMix on Lorenz-63 for panel c ...")
+    settings = store.settings(Cell(row.row.name, 0, _FILTERED))
+    reference, model, _ = train_in_context(settings, row.method, seed=0)
+    warm_up = settings.protocol.warm_up
+    steps = min(_SHOWN_STEPS, len(reference.test_observations) - warm_up - 1)
+    sparse: Any = {"num_steps": steps, "warm_up": warm_up, "every": _EVERY, "hidden": _HIDDEN}
+    run = assimilate_sparsely(model, reference, get_method(row.method).filter, **sparse)
+    return row, run, reference.system.dt
+
+
+def context_figure(rows: list[DrawnRow], online: tuple[DrawnRow, AssimilationRun, float] | None) -> Figure:
     """Draw panels a (NLL against core drift), b (coverage over all systems), c (one coordinate filtered online)."""
-    rows = read_context_rows(store)
     with page_style():
         figure = Figure(figsize=(WIDTH, 5.0))
         layout = figure.add_gridspec(2, 2, height_ratios=(1.0, 0.9))
         _tradeoff_panel(figure.add_subplot(layout[0, 0]), rows)
         _coverage_panel(figure.add_subplot(layout[0, 1]), rows)
         axis = figure.add_subplot(layout[1, :])
-        by_name = {row.row.name: row for row in rows}
-        kaffee = by_name.get("kaffee_calibrated") or by_name.get("kaffee")
-        if kaffee is None or _FILTERED not in store.recipe.systems:
-            say("Panel c is empty: it needs a row of KAFFEE on Lorenz-63.")
+        if online is None:
             axis.set_axis_off()
         else:
-            say("Adapting DynaMix on Lorenz-63 for panel c ...")
-            _filter_panel(axis, store, kaffee)
+            _filter_panel(axis, *online)
         return figure
 
 
@@ -188,16 +205,9 @@ def _coverage_panel(axis: Axes, rows: list[DrawnRow]) -> None:
     axis.set_title("b  One-step bands on held-out data")
 
 
-def _filter_panel(axis: Axes, store: ResultStore, row: DrawnRow) -> None:
-    """Adapt the model of a row again, filter sparse observations of two coordinates, and draw the 95 % band."""
-    settings = store.settings(Cell(row.row.name, 0, _FILTERED))
-    reference, model, _ = train_in_context(settings, row.method, seed=0)
-    warm_up = settings.protocol.warm_up
-    steps = min(_SHOWN_STEPS, len(reference.test_observations) - warm_up - 1)
-    sparse: Any = {"num_steps": steps, "warm_up": warm_up, "every": _EVERY, "hidden": _HIDDEN}
-    run = assimilate_sparsely(model, reference, get_method(row.method).filter, **sparse)
-    times = reference.system.dt * np.arange(len(run.truth))
-    _draw_belief(axis, times, run, row.colour, 1.96, ("95 % band", "filtered mean"))
+def _filter_panel(axis: Axes, row: DrawnRow, run: AssimilationRun, dt: float) -> None:
+    """Draw the first coordinate with its 95 % band."""
+    _draw_belief(axis, dt * np.arange(len(run.truth)), run, row.colour, 1.96, ("95 % band", "filtered mean"))
     share = f"{100 * run.coverage(0.95):.0f} % of true states in the band"
     axis.set(xlabel="time", ylabel="x of Lorenz-63")
     axis.set_title(f"c  Online filter ({row.title}): x and y every {_EVERY} steps, z never; {share}")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.paper.cells import ResultStore
-from kaffee.paper.figures.assimilation import assimilate_test_data, context_figure, read_context_rows
+from kaffee.paper.figures.assimilation import assimilate_test_data, context_figure, filter_online, read_context_rows
 from kaffee.paper.figures.control_panels import control_drawings
 from kaffee.paper.figures.lorenz96 import results_figure, spectrum_figure, taxonomy_figure
 from kaffee.paper.figures.rows import read_rows, read_true_exponents, select_rows
@@ -81,8 +81,8 @@ def _draw_table1(store: ResultStore, arm: str | None, say: _Say) -> _Drawings:
 
 
 def _draw_table2(store: ResultStore, arm: str | None, say: _Say) -> _Drawings:
-    read_context_rows(store)  # are there any?
-    return {"dynamix_context_adaptation": lambda: context_figure(store, say)}
+    rows = read_context_rows(store)
+    return {"dynamix_context_adaptation": lambda: context_figure(rows, filter_online(store, rows, say))}
 
 
 _DRAWINGS: dict[str, Callable[[ResultStore, str | None, _Say], _Drawings]] = {
