@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from kaffee.checkpoint.reconstruction import Reconstruction, load, save
-from kaffee.data.adapters.arrays_ import ArrayFrame
-from kaffee.data.adapters.frame import Data, Request
-from kaffee.data.frames import read_data
+from kaffee.data.frames import ArrayFrame, Data, Request, read_data
 from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError, unknown
 from kaffee.fitting.config import merge, nested, update

@@ -25,7 +25,6 @@ from kaffee.certification.verdicts import Status, Verdict, judge, worst
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.gaps import complete_rows
 from kaffee.data.series import Series
-from kaffee.data.timescales import decorrelation_time
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.inference.matching import match_series
 
@@ -189,7 +188,7 @@ def certify(
         return run
 
     seed = settings.seed
-    tau = decorrelation_time(train)
+    tau = train.decorrelation_time
     horizons = settings.horizons or default_horizons(train, test)
     standard = train.standardised(reconstruction.scaler).recordings
     run = part("filter", "filtering the held-out data", lambda: passed(reconstruction))

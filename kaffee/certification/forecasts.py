@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kaffee.certification.innovations import FilterPass, Starts
 from kaffee.data.series import Series
-from kaffee.data.timescales import decorrelation_time
 from kaffee.errors import DataError
 from kaffee.filtering.gated import signal_variance
 from kaffee.filtering.gaussian import Belief
@@ -43,7 +42,7 @@ def default_horizons(train: Series, test: Series) -> tuple[int, ...]:
 
     Bounded by the held-out recordings.
     """
-    reach = max(2.0 * decorrelation_time(train), SHORTEST_REACH)
+    reach = max(2.0 * train.decorrelation_time, SHORTEST_REACH)
     longest = max(1.0, min(reach, MAX_SHARE * max(test.lengths)))
     return tuple(sorted({round(h) for h in np.geomspace(1.0, longest, NUM_HORIZONS)}))
 

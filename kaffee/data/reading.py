@@ -1,23 +1,51 @@
 """Read a series from files: `.npy`, `.npz`, `.csv`, `.tsv`, `.txt`, `.dat`, `.parquet`."""
 
 import os
-from collections.abc import Hashable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from kaffee.data.readers._table import Choice, ColumnName, Parts, Table, add_table
-from kaffee.data.readers.arrays import read_npy, read_npz
-from kaffee.data.readers.parquet import read_parquet
-from kaffee.data.readers.text import read_text
+import numpy as np
+
+from kaffee.data import timeaxis
+from kaffee.data.arrayfiles import Roles, Table, open_numpy, open_parquet
 from kaffee.data.series import Series
-from kaffee.data.timeaxis import NUMBERED, check_same_step, shown
+from kaffee.data.textfiles import MISSING, TextFile, parse_number, read_text
+from kaffee.data.timeaxis import Dates, Origin, shown
+from kaffee.data.validation import (
+    Times,
+    Values,
+    check_columns,
+    check_finite,
+    check_times,
+    count_seconds,
+    find_column,
+    quoted,
+)
 from kaffee.errors import ConfigError, DataError
 
-TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".dat")
-SUFFIXES = (".npy", ".npz", *TEXT_SUFFIXES, ".parquet")
+SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".txt", ".dat", ".parquet")
 
+# pandas writes its index without a name to text, and under a reserved name to parquet.
+_INDEX_NAMES = ("", "unnamed: 0", "__index_level_0__")
+# So many equal steps are no accident.
+_MIN_RAMP = 20
+
+ColumnName = str | int
 PathLike = str | os.PathLike[str]
+
+
+class _Recording(NamedTuple):
+    """One recording of a file; `label` is None if nothing tells it apart in its file."""
+
+    values: Values
+    times: Times | None
+    where: str
+    label: Hashable | None
+    file: Path
 
 
 def read_series(
@@ -41,83 +69,100 @@ def read_series(
     `times_1`, ...) and `columns`.
 
     Args:
-        path: a file, or several; the files of a list must have the same columns.
-        time_column: name or 0-based index of the time; numbers, or ISO 8601 timestamps, which become seconds
+        path: A file, or several; the files of a list must have the same columns.
+        time_column: Name or 0-based index of the time; numbers, or ISO 8601 timestamps, which become seconds
             since 1970 (UTC). None detects it by name, False switches that off.
-        columns: the coordinates by name or 0-based index; by default every other column.
-        recording_column: name or index of a column whose values tell recordings apart. None takes a column
+        columns: The coordinates by name or 0-based index; by default every other column.
+        recording_column: Name or index of a column whose values tell recordings apart. None takes a column
             named recording, False switches that off.
-        time_tolerance: allowed deviation of times from whole steps, in steps.
-        delimiter: of text files; by default detected.
-        header: whether text files start with names; by default detected.
-        name: of the series; by default the name of the first file.
+        time_tolerance: Allowed deviation of times from whole steps, in steps.
+        delimiter: Of text files; by default detected.
+        header: Whether text files start with names; by default detected.
+        name: Of the series; by default the name of the first file.
 
     Raises:
-        DataError: names file, line and column, and what to do.
+        DataError: Names file, line and column, and what to do.
     """
-    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    paths = [Path(item) for item in ([path] if isinstance(path, str | os.PathLike) else path)]
     if not paths:
         raise DataError("No file given. Pass a path, or a list of paths.")
     if time_tolerance < 0 or time_tolerance >= 0.5:
         raise ConfigError(f"time_tolerance={time_tolerance} is not between 0 and 0.5 steps.")
     chosen = None if columns is None else (columns,) if isinstance(columns, str | int) else tuple(columns)
-    choice = Choice(time_column, chosen, recording_column, time_tolerance, delimiter, header)
-    parts = Parts()
-    files: list[Path] = []
-    for item in paths:
-        for table in _tables(Path(item), choice):
-            add_table(parts, table, choice)
-        files += [Path(item)] * (len(parts.values) - len(files))
-    times = [t for t in parts.times if t is not None]
-    if times and len(times) < len(parts.times):
-        lacking = parts.places[next(r for r, t in enumerate(parts.times) if t is None)]
+    names: tuple[str, ...] = ()
+    origin = Origin()
+    recordings: list[_Recording] = []
+    notes: list[str] = []
+    for file in paths:
+        for table in _open(file, delimiter, header):
+            roles = _find_roles(table, chosen, time_column, recording_column, notes)
+            names, roles = _match_columns(table, roles, names)
+            cells = table.read(roles)
+            values = np.column_stack([cells[j] for j in roles.coordinates])
+            check_finite(values, names, table.place)
+            times, dates = _read_times(table, cells, roles.time)
+            if roles.time is None and table.times is not None and time_column is not False:
+                times = check_times(table.times, len(values), table.source)
+            if times is None and time_column is None:
+                _warn_of_ramps(values, names, table.source)
+            if not recordings:
+                origin = _find_origin(table.names, roles, dates)
+            for label, rows in _group(table, cells, roles.recording, len(values)).items():
+                part = _Recording(values[rows], None if times is None else times[rows], table.source, label, file)
+                recordings.append(_regularise(part, rows, table.place, time_tolerance, notes))
+    axes = [part.times for part in recordings if part.times is not None]
+    if axes and len(axes) < len(recordings):
+        lacking = next(part.where for part in recordings if part.times is None)
         raise DataError(f"{lacking}: no times, but other recordings have them. Add them, or pass time_column=False.")
-    check_same_step(times, parts.places, time_tolerance)
-    first = Path(paths[0])
+    timeaxis.check_same_step(axes, [part.where for part in recordings], time_tolerance)
     return Series(
-        recordings=tuple(parts.values),
-        columns=parts.columns,
-        times=tuple(times) if times else None,
-        name=first.stem if name is None else name,
-        source=str(first) if len(paths) == 1 else f"{first} and {len(paths) - 1} more",
-        notes=tuple(parts.notes),
-        origin=replace(parts.origin or NUMBERED, labels=_labels(files, parts.labels)),
+        recordings=tuple(part.values for part in recordings),
+        columns=names,
+        times=tuple(axes) if axes else None,
+        name=paths[0].stem if name is None else name,
+        source=str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more",
+        notes=tuple(dict.fromkeys(notes)),
+        origin=replace(origin, labels=_find_labels(recordings)),
     )
 
 
-def _labels(files: Sequence[Path], labels: Sequence[Hashable | None]) -> tuple[Hashable, ...]:
-    """What tells recordings apart: their labels, else the names of their files, else both; nothing if that fails."""
-    named = [file.stem if label is None else label for file, label in zip(files, labels, strict=True)]
-    both = [file.stem if label is None else f"{file.stem}: {label}" for file, label in zip(files, labels, strict=True)]
-    return next((tuple(each) for each in (named, both) if len(set(each)) == len(files)), ())
-
-
-def _tables(path: Path, choice: Choice) -> Sequence[Table]:
-    source = str(path)
+def _open(path: Path, delimiter: str | None, header: bool | None) -> Sequence[Table]:
     _check_path(path)
     try:
         match path.suffix.lower():
-            case ".npy":
-                return read_npy(path, source)
-            case ".npz":
-                return read_npz(path, source)
+            case ".npy" | ".npz":
+                return open_numpy(path)
             case ".parquet":
-                return [read_parquet(path, source)]
+                return [open_parquet(path)]
             case _:
-                return [read_text(path, source, choice)]
+                text = read_text(path, delimiter, header)
+                return [Table(text.source, text.names, lambda roles: _read_columns(text, roles), text.place)]
     except OSError as error:
-        raise DataError(f"{source}: cannot be read ({error.strerror or error}). Check the permissions.") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}). Check the permissions.") from error
+
+
+def _read_columns(text: TextFile, roles: Roles) -> dict[int, np.ndarray]:
+    """Read the columns of a text file; labels become integers only if they are written like integers."""
+    cells = dict(enumerate(text.read(roles.coordinates)))
+    if roles.recording is not None and roles.recording not in roles.coordinates:
+        labels = cells[roles.recording].tolist()
+        if all(len(label) < 19 and label.isdecimal() and str(int(label)) == label for label in labels):
+            labels = [int(label) for label in labels]
+        else:
+            labels = [None if label.lower() in MISSING else label for label in labels]
+        cells[roles.recording] = np.array(labels, dtype=object)
+    return cells
 
 
 def _check_path(path: Path) -> None:
-    """Say what is wrong with a path before a library does."""
+    """Refuse paths that cannot be read, with better advice than a library gives."""
     try:
         exists, folder = path.exists(), path.is_dir()
     except (OSError, ValueError) as error:
         raise DataError(f"{shown(str(path))}: not a usable path ({type(error).__name__}).") from error
     if folder:
-        found = sorted(p.name for p in path.iterdir() if p.suffix.lower() in SUFFIXES)[:3]
-        hint = f", for example {', '.join(found)}" if found else ""
+        files = sorted(p.name for p in path.iterdir() if p.suffix.lower() in SUFFIXES)[:3]
+        hint = f", for example {', '.join(files)}" if files else ""
         raise DataError(f"{path}: this is a folder. Pass the files in it, one or a list{hint}.")
     if not exists:
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -131,8 +176,166 @@ def _check_path(path: Path) -> None:
             f"{path}: files ending in '{path.suffix}' cannot be read. Supported: {', '.join(SUFFIXES)}. "
             "Convert the file, or rename it if it is one of these."
         )
-    if not path.is_file():
-        # a pipe or a device might never end
+    if not path.is_file():  # a pipe or a device might never end
         raise DataError(f"{path}: not a regular file. Copy its content to a file and pass that.")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty. Check that the export has finished.")
+
+
+def _find_roles(
+    table: Table,
+    columns: Sequence[ColumnName] | None,
+    time_column: ColumnName | None,
+    recording_column: ColumnName | None,
+    notes: list[str],
+) -> Roles:
+    """Find the column of the time, the one that labels recordings, and the coordinates."""
+    names, source = table.names, table.source
+    chosen = None
+    if columns is not None:
+        chosen = [find_column(column, names, source) for column in columns]
+        if not chosen:
+            raise DataError(f"{source}: no column selected. Name at least one of: {quoted(names)}.")
+    free = [j for j in range(len(names)) if chosen is None or j not in chosen]
+    time = _find_role(time_column, "time_column", names, source)
+    if time_column is None and table.times is None:
+        alike = [j for j in free if timeaxis.is_time_name(names[j])]
+        if len(alike) > 1:
+            raise DataError(
+                f"{source}: columns {quoted([names[j] for j in alike])} all look like a time. Name one with "
+                "time_column= and the coordinates with columns=."
+            )
+        if not alike and len(names) > 1 and free[:1] == [0] and names[0].lower() in _INDEX_NAMES:
+            alike = [0]
+        time = alike[0] if alike else None
+    recording = _find_role(recording_column, "recording_column", names, source)
+    if recording_column is None:
+        recording = next((j for j in free if names[j].lower() == "recording" and j != time), None)
+    if time is not None and time == recording:
+        raise DataError(
+            f"{source}: column '{names[time]}' cannot be both time and recording label. Choose different columns."
+        )
+    coordinates = chosen if chosen is not None else [j for j in free if j not in (time, recording)]
+    if not coordinates:
+        used = [names[j] for j in (time, recording) if j is not None]
+        raise DataError(
+            f"{source}: no coordinate is left beside {quoted(used)}. Add columns, or pass "
+            "time_column=False or recording_column=False."
+        )
+    if time is not None:
+        notes.append(f"column '{names[time] or 'unnamed'}' is kept as time, not as a coordinate")
+    if recording is not None:
+        notes.append(f"column '{names[recording]}' separates recordings, it is not a coordinate")
+    return Roles(time, recording, coordinates)
+
+
+def _find_role(given: ColumnName | None, option: str, names: Sequence[str], source: str) -> int | None:
+    if given is True:
+        raise DataError(f"{option}=True is not a column. Give a name or an index, or leave it out to detect it.")
+    return None if given is None or given is False else find_column(given, names, source)
+
+
+def _match_columns(table: Table, roles: Roles, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], Roles]:
+    """Name the coordinates, and put them in the order of the first recording."""
+    positions = roles.coordinates
+    names = check_columns([table.names[j] or f"x{j + 1}" for j in positions], len(positions), table.source)
+    if wanted and sorted(names) != sorted(wanted):
+        raise DataError(
+            f"{table.source}: columns {quoted(names)} differ from {quoted(wanted)} in the first "
+            "recording. Select the common ones with columns=."
+        )
+    wanted = wanted or names
+    return wanted, roles._replace(coordinates=[positions[names.index(name)] for name in wanted])
+
+
+def _find_origin(names: Sequence[str], roles: Roles, dates: Dates | None) -> Origin:
+    """Keep the names of the columns that are no coordinates; an index without a name gets one."""
+    time = "" if roles.time is None else names[roles.time]
+    return Origin(
+        time=timeaxis.DEFAULT_TIME if time.lower() in _INDEX_NAMES else time,
+        dates=dates,
+        recording=timeaxis.DEFAULT_RECORDING if roles.recording is None else names[roles.recording],
+    )
+
+
+def _read_times(table: Table, cells: Any, column: int | None) -> tuple[Times | None, Dates | None]:
+    """Convert a column of numbers, datetimes or text to times, and find how its dates are written."""
+    if column is None:
+        return None, None
+    name, raw = table.names[column], cells[column]
+    if raw.dtype.kind == "f":
+        return raw, None
+    if raw.dtype.kind == "M":
+        return count_seconds(raw, f"{table.source}, column '{name}'"), table.dates[column]
+    texts = ["" if cell is None else cell for cell in raw.tolist()]
+    numbers = [parse_number(text) for text in texts]
+    first = next((row for row, number in enumerate(numbers) if number is None), None)
+    if first is None:
+        return np.array(numbers, dtype=np.float64), None
+    missing = next((row for row, text in enumerate(texts) if text.lower() in MISSING), None)
+    if missing is not None:
+        raise DataError(
+            f"{table.place(missing)}, column '{name}': the time is missing. Fill it in, or remove the row: a row that "
+            "is left out is treated as missing."
+        )
+    if first > 0:
+        raise DataError(
+            f"{table.place(first)}, column '{name}': {shown(texts[first])} is not a number as the times above it are. "
+            "Fix the cell, or choose another column with time_column=."
+        )
+    return timeaxis.seconds(texts, table.place, name), Dates.like(texts[0])
+
+
+def _warn_of_ramps(values: Values, columns: Sequence[str], source: str) -> None:
+    """Warn of a coordinate that looks like a time under another name."""
+    if len(values) <= _MIN_RAMP or values.shape[1] < 2:
+        return
+    with np.errstate(invalid="ignore", over="ignore"):
+        steps = np.diff(values, axis=0)
+        mean = steps.mean(axis=0)
+        ramps = (mean > 0) & (np.abs(steps - mean) <= 1e-3 * mean).all(axis=0)
+    for j in np.flatnonzero(ramps).tolist():
+        warnings.warn(
+            f"{source}: column '{columns[j]}' rises in equal steps, as a time does, but is taken for a coordinate. If "
+            f"it is the time, pass time_column={columns[j]!r}; if not, time_column=False.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _group(table: Table, cells: Any, column: int | None, num_rows: int) -> dict[Hashable, np.ndarray]:
+    """Find the rows of each recording, by label in the order of first appearance."""
+    if column is None:
+        return {None: np.arange(num_rows)}
+    groups: dict[Hashable, list[int]] = {}
+    for row, label in enumerate(cells[column].tolist()):
+        if label is None or label != label or not isinstance(label, Hashable):
+            what = "no recording label" if label is None or label != label else f"a {type(label).__name__} is no label"
+            raise DataError(
+                f"{table.place(row)}, column '{table.names[column]}': {what}. Fill it in, or remove the row."
+            )
+        groups.setdefault(int(label) if isinstance(label, float) and label.is_integer() else label, []).append(row)
+    return {label: np.array(rows) for label, rows in groups.items()}
+
+
+def _regularise(
+    part: _Recording, rows: np.ndarray, place: Callable[[int], str], tolerance: float, notes: list[str]
+) -> _Recording:
+    """Put one recording on a regular time axis."""
+    if part.label is not None:
+        part = part._replace(where=f"{part.where}, recording {part.label}")
+    if part.times is None:
+        return part
+    times, values = timeaxis.regularise_time(
+        part.times, part.values, tolerance=tolerance, where=part.where, place=lambda row: place(int(rows[row]))
+    )
+    if len(values) > len(rows):
+        notes.append(f"{part.where}: {len(values) - len(rows)} missing rows inserted at gaps in time")
+    return part._replace(times=times, values=values)
+
+
+def _find_labels(recordings: Sequence[_Recording]) -> tuple[Hashable, ...]:
+    """Tell recordings apart by their labels, else by file, else by both; return nothing if that fails."""
+    named = tuple(part.file.stem if part.label is None else part.label for part in recordings)
+    both = tuple(part.file.stem if part.label is None else f"{part.file.stem}: {part.label}" for part in recordings)
+    return next((labels for labels in (named, both) if len(set(labels)) == len(recordings)), ())

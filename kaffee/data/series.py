@@ -1,4 +1,4 @@
-"""One class for data: recordings of unequal length, with missing values, names and times."""
+"""The data type of kaffee: recordings of unequal length, with missing values, names and times."""
 
 import hashlib
 import json
@@ -13,33 +13,26 @@ from numpy.typing import ArrayLike
 
 from kaffee.data.scaler import Scaler
 from kaffee.data.timeaxis import NUMBERED, Origin, check_same_step, mean_step, regularise_time
-from kaffee.data.validation import (
-    as_recordings,
-    check_any_observed,
-    check_columns,
-    check_finite,
-    check_same_width,
-    check_times,
-    find_column,
-)
+from kaffee.data.validation import as_recordings, check_columns, check_finite, check_times, find_column
 from kaffee.errors import ConfigError, DataError
+from kaffee.metrics.autocorrelation import decorrelation_time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Series:
     """One or several recordings of the same N coordinates at the same time step; NaN is missing.
 
-    Arrays are copied on entry and read-only from then on. Two series with the same content are equal,
-    whatever they are called and wherever they came from.
+    Arrays are copied on entry and read-only from then on. Two series with the same content are equal, whatever their
+    names and sources.
 
     Args:
-        recordings: float64 arrays (T_i, N).
-        columns: one name for each coordinate; x1..xN by default.
-        times: increasing times (T_i,) for each recording, or None.
-        name: a short name for reports.
-        source: the file or files it was read from.
-        notes: sentences on what the reader did, for reports.
-        origin: how times and recordings were called in the file, for writing results.
+        recordings: Arrays (T_i, N).
+        columns: One name for each coordinate; x1..xN by default.
+        times: Increasing times (T_i,) for each recording, or None.
+        name: A short name for reports.
+        source: The file or files it was read from.
+        notes: Sentences on what the reader did, for reports.
+        origin: Names and form of times and recordings in the file, for writing results.
 
     >>> series = Series.from_arrays([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]], columns=["x", "y"])
     >>> series
@@ -57,18 +50,14 @@ class Series:
     def __post_init__(self) -> None:
         where = self.label
         recordings = as_recordings(list(self.recordings), where)
-        columns = check_columns(self.columns or None, check_same_width(recordings, where), where)
+        columns = check_columns(self.columns or None, recordings[0].shape[1], where)
         for r, values in enumerate(recordings):
             check_finite(values, columns, lambda row, r=r: f"{where}, recording {r}, row {row}")  # type: ignore[misc]
-        check_any_observed(recordings, where)
+        if all(np.isnan(values).all() for values in recordings):
+            raise DataError(f"{where}: no value is observed, all are missing. Check the export.")
         times = None
         if self.times is not None:
-            if len(self.times) != len(recordings):
-                raise DataError(
-                    f"{where}: {len(self.times)} arrays of times for {len(recordings)} recordings. "
-                    "Give one for each recording."
-                )
-            pairs = zip(self.times, recordings, strict=True)
+            pairs = zip(_check_number(self.times, recordings, where), recordings, strict=True)
             times = tuple(check_times(t, len(v), f"{where}, recording {r}") for r, (t, v) in enumerate(pairs))
         for array in (*recordings, *(times or ())):
             array.setflags(write=False)
@@ -88,18 +77,16 @@ class Series:
         notes: Sequence[str] = (),
         time_tolerance: float = 0.05,
     ) -> "Series":
-        """A series from arrays in memory.
+        """Make a series of arrays in memory.
 
         Args:
             data: (T,) for one coordinate, (T, N) for one recording, a list of (T_i, N) arrays or (R, T, N)
                 for several. Integers and floats of any size; NaN and masked entries are missing.
-            columns: one name for each coordinate.
+            columns: One name for each coordinate.
             times: (T,) for one recording or shared by all, or one array for each. Gaps of whole steps are
                 filled with missing rows, see `regularise_time`.
-            name: a short name for reports.
-            source: the file or files the arrays came from.
-            notes: sentences on how the arrays came about.
-            time_tolerance: allowed deviation of times from whole steps, in steps.
+            name, source, notes: As in `Series`.
+            time_tolerance: Allowed deviation of times from whole steps, in steps.
         """
         where = source or name or "series"
         recordings = as_recordings(data, where)
@@ -108,7 +95,7 @@ class Series:
         labels = [f"{where}, recording {r}" for r in range(len(recordings))]
         pairs = [
             regularise_time(t, values, tolerance=time_tolerance, where=label)
-            for t, values, label in zip(_per_recording(times, recordings, where), recordings, labels, strict=True)
+            for t, values, label in zip(_split_times(times, recordings, where), recordings, labels, strict=True)
         ]
         check_same_step([t for t, _ in pairs], labels, time_tolerance)
         added = sum(len(values) for _, values in pairs) - sum(map(len, recordings))
@@ -119,49 +106,54 @@ class Series:
 
     @property
     def label(self) -> str:
-        """What messages call this series: its source, else its name."""
+        """Name of this series in messages: its source, else its name."""
         return self.source or self.name or "series"
 
     @property
     def num_recordings(self) -> int:
-        """The number of recordings."""
+        """Count the recordings."""
         return len(self.recordings)
 
     @property
     def num_coordinates(self) -> int:
-        """The number of coordinates N."""
+        """Count the coordinates N."""
         return int(self.recordings[0].shape[1])
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Steps in each recording."""
+        """Count the steps in each recording."""
         return tuple(len(values) for values in self.recordings)
 
     @property
     def num_steps(self) -> int:
-        """Steps in all recordings together."""
+        """Count the steps in all recordings together."""
         return sum(self.lengths)
 
     @property
     def mask(self) -> tuple[Bool[np.ndarray, "T N"], ...]:
-        """For each recording, True where a value was observed."""
+        """Return for each recording an array that is True where a value was observed."""
         return tuple(~np.isnan(values) for values in self.recordings)
 
     @property
     def missing_fraction(self) -> float:
-        """The fraction of values that are missing."""
+        """Compute the fraction of values that are missing."""
         missing = sum(int(np.isnan(values).sum()) for values in self.recordings)
         return missing / (self.num_steps * self.num_coordinates)
 
     @property
     def time_step(self) -> float | None:
-        """The mean time step, None without times."""
+        """Compute the mean time step, None without times."""
         steps = [step for t in self.times or () if (step := mean_step(t)) is not None]
         return float(np.mean(steps)) if steps else None
 
     @cached_property
+    def decorrelation_time(self) -> float:
+        """Estimate the steps until the autocorrelation falls below 1/e, see `kaffee.metrics.autocorrelation`."""
+        return decorrelation_time(self.recordings)
+
+    @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the content: shapes, names, values and times, not of name, source or notes.
+        """Hash the content (SHA-256): shapes, names, values and times, not name, source or notes.
 
         Values are hashed as little-endian float64 with one bit pattern for NaN, so that the same data give
         the same fingerprint on every platform and from every file format.
@@ -174,14 +166,13 @@ class Series:
         return digest.hexdigest()
 
     def split(self, fraction: float = 0.8, *, test_steps: int | None = None) -> tuple["Series", "Series"]:
-        """Train and test part, by time within each recording: the test part always lies later.
+        """Split into train and test part, by time within each recording: the test part always lies later.
+
+        A recording too short to be cut goes to training as a whole, so the test part may have fewer recordings.
 
         Args:
-            fraction: part of each recording that goes to training, rounded down to whole steps.
-            test_steps: instead of `fraction`, the number of last steps of each recording for the test part.
-
-        A recording too short to be cut goes to training as a whole, so the test part may have fewer
-        recordings.
+            fraction: Part of each recording that goes to training, rounded down to whole steps.
+            test_steps: Instead of `fraction`, the number of last steps of each recording for the test part.
 
         >>> train, test = Series.from_arrays([0.0, 1.0, 2.0, 3.0, 4.0]).split(0.6)
         >>> train.lengths, test.lengths
@@ -193,7 +184,7 @@ class Series:
             raise ConfigError(f"test_steps={test_steps} leaves no test part. Use 1 or more.")
         cuts = []
         for length in self.lengths:
-            # the small term keeps 0.8 * 10 at 8 when the product rounds below the whole number
+            # The small term keeps 0.8 * 10 at 8 when the product rounds below the whole number
             cut = int(fraction * length + 1e-9) if test_steps is None else length - test_steps
             cuts.append(cut if 0 < cut < length else length)
         if all(cut == length for cut, length in zip(cuts, self.lengths, strict=True)):
@@ -202,39 +193,33 @@ class Series:
                 f"{self.label}: {asked} leaves an empty train or test part; the longest recording has "
                 f"{max(self.lengths)} steps. Take a smaller test part, or bring longer recordings."
             )
-        train = self._rows([slice(0, cut) for cut in cuts], "train part")
-        return train, self._rows([slice(cut, None) for cut in cuts], "test part")
+        train = self._take([(r, slice(0, cut)) for r, cut in enumerate(cuts)], " (train part)")
+        later = [(r, slice(cut, None)) for r, cut in enumerate(cuts) if cut < self.lengths[r]]
+        return train, self._take(later, " (test part)")
 
-    def _rows(self, rows: Sequence[slice], part: str) -> "Series":
-        """The given rows of each recording, without recordings that end up empty."""
-        keep = [r for r, (values, row) in enumerate(zip(self.recordings, rows, strict=True)) if len(values[row])]
+    def _take(self, rows: Sequence[tuple[int, slice]], part: str = "") -> "Series":
+        """Make a recording of each pair of a recording's number and rows of it."""
         return replace(
             self,
-            recordings=tuple(self.recordings[r][rows[r]] for r in keep),
-            times=None if self.times is None else tuple(self.times[r][rows[r]] for r in keep),
-            name=f"{self.name} ({part})".strip(),
-            source=f"{self.source} ({part})" if self.source else "",
-            origin=self.origin.of(keep),
+            recordings=tuple(self.recordings[r][some] for r, some in rows),
+            times=None if self.times is None else tuple(self.times[r][some] for r, some in rows),
+            name=(self.name + part).lstrip(),
+            source=self.source + part if self.source else "",
+            origin=self.origin.of([r for r, _ in rows]),
         )
 
     def pieces(self, length: int) -> "Series":
-        """Every recording cut into pieces of `length` rows, each a recording of its own; the last may be shorter.
+        """Cut every recording into pieces of `length` rows, each a recording of its own; the last may be shorter.
 
         >>> Series.from_arrays([0.0, 1.0, 2.0, 3.0, 4.0]).pieces(2).lengths
         (2, 2, 1)
         """
         if length < 1:
             raise ConfigError(f"A piece has at least 1 row, not {length}.")
-        cuts = [(r, slice(a, a + length)) for r, steps in enumerate(self.lengths) for a in range(0, steps, length)]
-        return replace(
-            self,
-            recordings=tuple(self.recordings[r][rows] for r, rows in cuts),
-            times=None if self.times is None else tuple(self.times[r][rows] for r, rows in cuts),
-            origin=self.origin.of([r for r, _ in cuts]),
-        )
+        return self._take([(r, slice(a, a + length)) for r, T in enumerate(self.lengths) for a in range(0, T, length)])
 
     def select(self, columns: Sequence[str | int]) -> "Series":
-        """The given coordinates, by name or 0-based index, in the given order."""
+        """Select coordinates by name or 0-based index, in the given order."""
         given = [columns] if isinstance(columns, str | int) else list(columns)
         if not given:
             raise DataError(f"{self.label}: no column selected. Name at least one of: {', '.join(self.columns)}.")
@@ -243,15 +228,15 @@ class Series:
         return replace(self, recordings=tuple(values[:, index] for values in self.recordings), columns=names)
 
     def standardised(self, scaler: Scaler) -> "Series":
-        """The series in the standard units of a scaler, usually `Scaler.fit(train)`."""
+        """Convert to the standard units of a scaler, usually `Scaler.fit(train)`."""
         return replace(self, recordings=tuple(scaler.transform(values) for values in self.recordings))
 
     def concatenated(self) -> Float[np.ndarray, "T N"]:
-        """All recordings one after the other; `locate` tells which row belongs to which."""
+        """Stack all recordings one after the other; `locate` tells which row belongs to which."""
         return np.concatenate(self.recordings)
 
     def locate(self, row: int) -> tuple[int, int]:
-        """Recording and row within it for a row of `concatenated()`.
+        """Find the recording, and the row within it, of a row of `concatenated()`.
 
         >>> Series.from_arrays([np.ones((3, 1)), np.ones((2, 1))]).locate(4)
         (1, 1)
@@ -263,7 +248,7 @@ class Series:
         return recording, int(row - ends[recording] + self.lengths[recording])
 
     def describe(self) -> dict[str, Any]:
-        """A small JSON-able summary for reports."""
+        """Summarise in plain JSON values for reports."""
         return {
             "name": self.name,
             "source": self.source,
@@ -297,13 +282,17 @@ class Series:
         return hash(self.fingerprint)
 
 
-def _per_recording(times: Any, recordings: Sequence[np.ndarray], where: str) -> list[ArrayLike]:
-    """One array of times for each recording, from one shared array or a list."""
+def _split_times(times: Any, recordings: Sequence[np.ndarray], where: str) -> Sequence[ArrayLike]:
+    """Return one array of times for each recording, from one shared array or a list."""
     listed = isinstance(times, list | tuple) and len(times) > 0 and np.ndim(times[0]) == 1
     if listed or np.ndim(times) == 2:
-        if len(times) != len(recordings):
-            raise DataError(
-                f"{where}: {len(times)} arrays of times for {len(recordings)} recordings. Give one for each recording."
-            )
-        return list(times)
+        return _check_number(times, recordings, where)
     return [times] * len(recordings)
+
+
+def _check_number(times: Sequence[ArrayLike], recordings: Sequence[np.ndarray], where: str) -> Sequence[ArrayLike]:
+    if len(times) != len(recordings):
+        raise DataError(
+            f"{where}: {len(times)} arrays of times for {len(recordings)} recordings. Give one for each recording."
+        )
+    return times

@@ -1,35 +1,39 @@
-"""How a recording was written where it came from, so that what is made of it can be written the same way."""
+"""The time axis of a recording: regular steps with gaps filled, and dates and labels as they were written."""
 
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Literal
-from zoneinfo import ZoneInfo
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from numpy.typing import ArrayLike
 
 from kaffee.data.validation import Times, Values, as_float64, check_times
 from kaffee.errors import DataError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 DEFAULT_TIME, DEFAULT_RECORDING = "t", "recording"
 _DAY = 86_400_000_000
-Unit = Literal["s", "ms", "us"]
-# In microseconds; the coarsest that fits is taken.
-_RESOLUTIONS: dict[Unit, int] = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_Unit = Literal["s", "ms", "us"]
+# In microseconds; the coarsest that fits is used.
+_RESOLUTIONS: dict[_Unit, int] = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (1, 9999))
+_TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Dates:
-    """How calendar times are written; in memory they are seconds since 1970.
+    """The way calendar times are written; in memory they are seconds since 1970.
 
     Attributes:
         separator: Between date and time of day.
         zone: Empty for times without one, "Z", an offset such as "+02:00", or a name such as "Europe/Berlin".
-        days: Dates alone, where all times are midnight.
+        days: Write dates alone if all times are midnight.
     """
 
     separator: str = "T"
@@ -38,7 +42,7 @@ class Dates:
 
     @classmethod
     def like(cls, cell: str) -> "Dates":
-        """As an ISO 8601 text has it.
+        """Recognise the form of an ISO 8601 text.
 
         >>> Dates.like("2024-05-31 12:00+02:00")
         Dates(separator=' ', zone='+02:00', days=False)
@@ -47,51 +51,62 @@ class Dates:
         zone = "" if stamp.tzinfo is None else "Z" if cell.endswith("Z") else stamp.isoformat()[-6:]
         return cls(" " if " " in cell else "T", zone, days=len(cell) <= len("2024-05-31"))
 
-    def texts(self, times: Float[np.ndarray, " T"]) -> list[str]:
-        """ISO 8601, to the coarsest of seconds, milliseconds and microseconds that tells all times.
+    def texts(self, times: Times) -> list[str]:
+        """Write ISO 8601, to the coarsest of seconds, milliseconds and microseconds that tells all times apart.
 
         >>> Dates(" ", "+02:00").texts(np.array([0.0, 0.5]))
         ['1970-01-01 02:00:00.000+02:00', '1970-01-01 02:00:00.500+02:00']
         """
-        if not _in_calendar(times):
+        stamps = self.stamps(times)
+        if stamps is None:
             return [repr(time) for time in times.tolist()]
-        unit, micro = self._rounded(times)
-        zone = _zone(self.zone)
-        if isinstance(zone, ZoneInfo):
-            epoch, name = datetime(1970, 1, 1, tzinfo=UTC), {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}
-            stamps = [(epoch + timedelta(microseconds=value)).astimezone(zone) for value in micro.tolist()]
-            return [stamp.isoformat(self.separator, name[unit]) for stamp in stamps]
-        offset = zone.utcoffset(None) if zone is not None else None
-        local = micro + (0 if offset is None else offset // timedelta(microseconds=1))
-        if self.days and not (local % _DAY).any():
-            return list(np.datetime_as_string(local.astype("datetime64[us]"), unit="D").tolist())
-        suffix = "" if zone is None else "Z" if self.zone == "Z" else datetime(1970, 1, 1, tzinfo=zone).isoformat()[-6:]
-        texts = np.datetime_as_string(local.astype("datetime64[us]"), unit=unit).tolist()
-        return [text.replace("T", self.separator) + suffix for text in texts]
+        unit, _ = self._round(times)
+        wall = stamps.tz_localize(None).to_numpy()
+        if self.days and not (wall.astype(np.int64) % _DAY).any():
+            return list(np.datetime_as_string(wall, unit="D").tolist())
+        texts = [text.replace("T", self.separator) for text in np.datetime_as_string(wall, unit=unit).tolist()]
+        if self.zone in ("", "Z"):
+            return [text + self.zone for text in texts]
+        offsets = (wall - stamps.tz_convert(None).to_numpy()).astype("timedelta64[us]").astype(np.int64)
+        suffixes = {offset: _format_offset(offset) for offset in np.unique(offsets).tolist()}
+        return [text + suffixes[offset] for text, offset in zip(texts, offsets.tolist(), strict=True)]
 
-    def microseconds(self, times: Float[np.ndarray, " T"]) -> Int[np.ndarray, " T"] | None:
-        """Since 1970; None where a calendar does not reach."""
-        return self._rounded(times)[1] if _in_calendar(times) else None
+    def stamps(self, times: Times) -> "pd.DatetimeIndex | None":
+        """Convert seconds to a pandas index in the zone; None beyond the calendar. An unknown zone counts as UTC."""
+        import pandas as pd
 
-    def _rounded(self, times: Float[np.ndarray, " T"]) -> tuple[Unit, Int[np.ndarray, " T"]]:
+        if not ((times > _FIRST) & (times < _LAST)).all():
+            return None
+        utc = pd.DatetimeIndex(self._round(times)[1].astype("datetime64[us]"), tz=UTC)
+        try:
+            return utc.tz_convert("UTC" if self.zone == "Z" else self.zone or None)
+        except (KeyError, ValueError, OSError):  # not every machine knows every zone
+            return utc
+
+    def _round(self, times: Times) -> tuple[_Unit, Int[np.ndarray, " T"]]:
+        """Round to microseconds; also return the coarsest unit that holds them."""
         # Seconds since 1970 as floats are known to a fraction of a microsecond; times that were added are less exact.
         slack = 4e6 * np.spacing(np.abs(times).max(initial=1.0))
         for unit, size in _RESOLUTIONS.items():
-            micro = np.round(times * (1e6 / size)).astype(np.int64) * size
+            micro = np.round(times * (1e6 / size)) * size
             if unit == "us" or np.abs(times * 1e6 - micro).max(initial=0.0) <= slack:
                 break
-        return unit, micro
+        return unit, micro.astype(np.int64)
+
+
+def _format_offset(microseconds: int) -> str:
+    return datetime(1970, 1, 1, tzinfo=timezone(timedelta(microseconds=microseconds))).isoformat()[19:]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Names that a series does not need and its user does.
+    """Names of times and recordings in the file a series came from, so that results are written under the same ones.
 
     Attributes:
         time: Name of the time column.
         dates: How its times were written, if they were dates.
         recording: Name of the column that tells recordings apart.
-        labels: One for each recording; none: their numbers.
+        labels: One for each recording; empty if they are numbered.
     """
 
     time: str = DEFAULT_TIME
@@ -100,7 +115,7 @@ class Origin:
     labels: tuple[Hashable, ...] = ()
 
     def of(self, recordings: Sequence[int]) -> "Origin":
-        """For some of the recordings; where one of them is there twice, their labels tell nothing."""
+        """Keep the labels of some recordings; drop all of them if one recording is given twice."""
         if not self.labels:
             return self
         unique = len(set(recordings)) == len(recordings)
@@ -108,31 +123,7 @@ class Origin:
 
 
 NUMBERED = Origin()
-"""Nothing is known: times are numbers, and so are recordings."""
-
-
-def _in_calendar(times: Float[np.ndarray, " T"]) -> bool:
-    return bool(((times > _FIRST) & (times < _LAST)).all())
-
-
-def _zone(name: str) -> tzinfo | None:
-    if not name:
-        return None
-    if name in ("Z", "UTC"):
-        return UTC
-    if name[0] in "+-":
-        return datetime.fromisoformat(f"1970-01-01T00:00:00{name}").tzinfo
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # not every machine knows every zone
-        return UTC
-
-
-# The time axis: regular steps, gaps filled with missing rows, timestamps as seconds.
-
-
-_TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", re.IGNORECASE)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Times and recordings are plain numbers."""
 
 
 def regularise_time(
@@ -150,11 +141,11 @@ def regularise_time(
     where $\Delta_0$ is the typical smallest difference. Observed rows keep their own times to the last bit.
 
     Args:
-        times: increasing times (T,), or datetimes.
-        values: rows (T, N); NaN is missing.
-        tolerance: largest deviation from a whole number of steps, in steps.
-        where: what messages call the data.
-        place: names a row in messages, for example by its line in a file.
+        times: Increasing times (T,), or datetimes.
+        values: Rows (T, N); NaN is missing.
+        tolerance: Largest deviation from a whole number of steps, in steps.
+        where: What messages call the data.
+        place: Names a row in messages, for example by its line in a file.
 
     Returns:
         Times and values with the missing rows inserted.
@@ -170,12 +161,10 @@ def regularise_time(
         return grid, rows
     with np.errstate(over="ignore"):
         difference = np.diff(grid)
-    smallest = difference.min()
-    base = np.median(difference[difference < 1.5 * smallest])
-    with np.errstate(over="ignore"):
+        base = np.median(difference[difference < 1.5 * difference.min()])
         count = np.round(difference / base)
     inserted = count.sum() - len(difference)
-    # a clock that jumps by years would otherwise fill the memory with missing rows
+    # A clock that jumps by years would otherwise fill the memory with missing rows.
     if not inserted <= max(10 * len(grid), 1000):
         worst = int(np.argmax(count))
         raise DataError(
@@ -184,7 +173,7 @@ def regularise_time(
             f"{len(grid)}. Split the data into recordings at the gaps, or correct the times."
         )
     step = difference.sum() / count.sum()
-    # times of large magnitude (seconds since 1970) carry rounding of their own
+    # Times of large magnitude (seconds since 1970) carry rounding of their own.
     slack = 4 * np.spacing(np.abs(grid).max()) / step
     deviation = np.abs(difference / step - count)
     if deviation.max() > tolerance + slack:
@@ -206,26 +195,25 @@ def regularise_time(
 
 
 def mean_step(times: Times) -> float | None:
-    """The mean step of one recording; None for a single sample."""
+    """Return the mean step of one recording, None for a single sample."""
     return float((times[-1] - times[0]) / (len(times) - 1)) if len(times) > 1 else None
 
 
 def check_same_step(times: Sequence[Times], where: Sequence[str], tolerance: float) -> None:
-    """Refuse recordings sampled at different steps: one map cannot stand for two step sizes."""
-    steps = [mean_step(t) for t in times]
-    known = [(r, s) for r, s in enumerate(steps) if s is not None]
+    """Refuse recordings sampled at different steps: one map cannot represent two step sizes."""
+    known = [(r, step) for r, t in enumerate(times) if (step := mean_step(t)) is not None]
     for r, step in known[1:]:
-        first = known[0][1]
-        slack = 4 * max(np.spacing(np.abs(times[i]).max()) for i in (r, known[0][0]))
-        if abs(step - first) > tolerance * first + slack:
+        first, reference = known[0]
+        slack = 4 * max(np.spacing(np.abs(times[i]).max()) for i in (r, first))
+        if abs(step - reference) > tolerance * reference + slack:
             raise DataError(
-                f"{where[r]}: the time step is {step:.6g}, but {first:.6g} in {where[known[0][0]]}. "
+                f"{where[r]}: the time step is {step:.6g}, but {reference:.6g} in {where[first]}. "
                 "Resample all recordings to the same step, or read them as separate series."
             )
 
 
 def seconds(cells: Sequence[str], place: Callable[[int], str], column: str) -> Times:
-    """ISO 8601 timestamps as seconds since 1970-01-01 UTC; without an offset they count as UTC.
+    """Convert ISO 8601 timestamps to seconds since 1970-01-01 UTC; without an offset they count as UTC.
 
     >>> seconds(["1970-01-01T00:01:00", "1970-01-01 00:02"], str, "t").tolist()
     [60.0, 120.0]
@@ -245,7 +233,7 @@ def seconds(cells: Sequence[str], place: Callable[[int], str], column: str) -> T
 
 
 def is_time_name(name: str) -> bool:
-    """Whether a column of this name holds times.
+    """Return whether a column of this name holds times.
 
     >>> [is_time_name(name) for name in ("t", "Time [s]", "timestamp", "tide")]
     [True, True, True, False]
@@ -254,7 +242,7 @@ def is_time_name(name: str) -> bool:
 
 
 def is_timestamp(cell: str) -> bool:
-    """Whether a text is an ISO 8601 date or time."""
+    """Return whether a text is an ISO 8601 date or time."""
     try:
         datetime.fromisoformat(cell)
     except ValueError:
@@ -263,5 +251,5 @@ def is_timestamp(cell: str) -> bool:
 
 
 def shown(cell: str) -> str:
-    """A cell for a message: quoted, cut, control characters escaped."""
+    """Format a cell for a message: quoted, cut, control characters escaped."""
     return repr(cell if len(cell) <= 40 else cell[:37] + "...")

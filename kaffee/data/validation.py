@@ -1,4 +1,4 @@
-"""Checks on arrays before they become a series: every message names place, problem and remedy."""
+"""Checks on arrays before they become a series: every message names the place, the problem and the remedy."""
 
 from collections.abc import Callable, Sequence
 from operator import index
@@ -14,58 +14,68 @@ Values = Float[np.ndarray, "T N"]
 Times = Float[np.ndarray, " T"]
 
 # Larger times overflow in the arithmetic of steps; the age of the universe is 4e17 seconds.
-MAX_TIME = 1e100
+_MAX_TIME = 1e100
 _COARSE_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms")
+_ADVICE = {
+    "b": "Convert it with .astype(float) if true and false are meant as 1 and 0.",
+    "c": "Stack real and imaginary parts as two coordinates.",
+    "O": "Convert every entry to a number, with nan for missing ones.",
+    "U": "Convert the text to numbers, with nan for missing ones.",
+    "S": "Convert the text to numbers, with nan for missing ones.",
+    "M": "Pass timestamps as times=, not as a coordinate.",
+}
 
 
 def as_float64(data: Any, where: str) -> np.ndarray:
-    """A fresh, contiguous float64 array of real numbers; masked entries become NaN.
+    """Copy to a contiguous float64 array; masked entries become NaN.
 
     Args:
-        data: anything NumPy reads as an array of integers or floats.
-        where: what the message calls it, for example `"lorenz.npy"`.
+        data: Anything NumPy reads as an array of integers or floats.
+        where: What the message calls it, for example `"lorenz.npy"`.
     """
-    masked = np.ma.getmask(data) if isinstance(data, np.ma.MaskedArray) else None
     try:
         array = np.asarray(data)
-    except ValueError as error:  # NumPy's word for rows of unequal length
+    except ValueError as error:  # rows of unequal length
         raise DataError(
             f"{where}: the rows have unequal lengths ({error}). Give every row the same number of values; "
             "recordings of unequal length go in a list of 2-D arrays."
         ) from error
     if array.dtype.kind not in "iuf":
-        advice = {
-            "b": "Convert it with .astype(float) if true and false are meant as 1 and 0.",
-            "c": "Stack real and imaginary parts as two coordinates.",
-            "O": "Convert every entry to a number, with nan for missing ones.",
-            "U": "Convert the text to numbers, with nan for missing ones.",
-            "S": "Convert the text to numbers, with nan for missing ones.",
-            "M": "Pass timestamps as times=, not as a coordinate.",
-        }.get(array.dtype.kind, "Convert it to an array of floats.")
+        advice = _ADVICE.get(array.dtype.kind, "Convert it to an array of floats.")
         raise DataError(f"{where}: values of type {array.dtype} are not real numbers. {advice}")
-    # a long double beyond float64 becomes infinite and is reported as such; a damaged file may hold signalling NaNs
+    # A long double beyond float64 becomes infinite and is reported as such; a damaged file may hold signalling NaNs.
     with np.errstate(over="ignore", invalid="ignore"):
         floats = np.array(array, dtype=np.float64, order="C")
     floats[np.isnan(floats)] = np.nan
-    if masked is not None and masked is not np.ma.nomask:
-        floats[masked] = np.nan
+    if isinstance(data, np.ma.MaskedArray):
+        floats[np.ma.getmaskarray(data)] = np.nan
     return floats
 
 
 def as_recordings(data: Any, where: str) -> list[Values]:
-    """Split an array, or a list of them, into recordings of shape (T, N)."""
-    if isinstance(data, list | tuple):
-        # nested lists of numbers are one array; arrays in a list are recordings
-        dims = {np.ndim(item) for item in data if not isinstance(item, list | tuple)}
-        if dims and min(dims) >= 1:
-            return [_one_recording(item, f"{where}, recording {r}", listed=True) for r, item in enumerate(data)]
-    array = as_float64(data, where)
-    if array.ndim == 3 and len(array):
-        return [_one_recording(item, f"{where}, recording {r}") for r, item in enumerate(array)]
-    return [_one_recording(array[:, None] if array.ndim == 1 else array, where)]
+    """Split an array, or a list of arrays, into recordings (T, N) of the same coordinates."""
+    # Nested lists of numbers are one array; arrays in a list are recordings.
+    dims = {np.ndim(item) for item in data if not isinstance(item, list | tuple)} if _is_list(data) else set()
+    listed = bool(dims) and min(dims) >= 1
+    items = data if listed else as_float64(data, where)
+    if not listed and (items.ndim != 3 or not len(items)):
+        return [_check_recording(items[:, None] if items.ndim == 1 else items, where)]
+    recordings = [_check_recording(item, f"{where}, recording {r}", listed=listed) for r, item in enumerate(items)]
+    width = recordings[0].shape[1]
+    for r, values in enumerate(recordings):
+        if values.shape[1] != width:
+            raise DataError(
+                f"{where}, recording {r}: {values.shape[1]} coordinates, but recording 0 has {width}. "
+                "All recordings observe the same coordinates; mark absent ones with nan."
+            )
+    return recordings
 
 
-def _one_recording(data: Any, where: str, listed: bool = False) -> Values:
+def _is_list(data: Any) -> bool:
+    return isinstance(data, list | tuple)
+
+
+def _check_recording(data: Any, where: str, listed: bool = False) -> Values:
     array = as_float64(data, where)
     if array.ndim == 1 and listed:
         raise DataError(
@@ -82,66 +92,48 @@ def _one_recording(data: Any, where: str, listed: bool = False) -> Values:
     return array
 
 
-def check_same_width(recordings: Sequence[Values], where: str) -> int:
-    """The number of coordinates N, the same in every recording."""
-    width = int(recordings[0].shape[1])
-    for r, values in enumerate(recordings):
-        if values.shape[1] != width:
-            raise DataError(
-                f"{where}, recording {r}: {values.shape[1]} coordinates, but recording 0 has {width}. "
-                "All recordings observe the same coordinates; mark absent ones with nan."
-            )
-    return width
-
-
 def check_columns(columns: Sequence[str] | None, width: int, where: str) -> tuple[str, ...]:
-    """Column names: stripped, unique, one for each coordinate; x1..xN by default."""
+    """Return column names: stripped, unique, one for each coordinate; x1..xN by default."""
     if columns is None:
         return tuple(f"x{j + 1}" for j in range(width))
-    if isinstance(columns, str):
-        columns = [columns]
-    names = tuple(str(name).strip() for name in columns)
+    names = tuple(str(name).strip() for name in ([columns] if isinstance(columns, str) else columns))
     if len(names) != width:
         raise DataError(
             f"{where}: {len(names)} column names for {width} coordinates. Give one name for each coordinate."
         )
-    seen: dict[str, int] = {}
-    for j, name in enumerate(names):
-        if not name:
-            raise DataError(f"{where}: column {j} has an empty name. Give it a name.")
-        if name in seen:
-            raise DataError(f"{where}: columns {seen[name]} and {j} are both named '{name}'. Rename one of them.")
-        seen[name] = j
+    if "" in names:
+        raise DataError(f"{where}: column {names.index('')} has an empty name. Give it a name.")
+    check_unique(names, where)
     return names
 
 
-def check_finite(values: Values, columns: Sequence[str], where: Callable[[int], str]) -> None:
-    """Refuse infinite values; `where(row)` names the place."""
+def check_unique(names: Sequence[str], where: str, first: int = 0) -> None:
+    """Refuse a name that occurs twice; messages count columns from `first`."""
+    seen: dict[str, int] = {}
+    for j, name in enumerate(names, start=first):
+        if name in seen:
+            raise DataError(f"{where}: columns {seen[name]} and {j} are both named '{name}'. Rename one of them.")
+        seen[name] = j
+
+
+def check_finite(values: Values, columns: Sequence[str], place: Callable[[int], str]) -> None:
+    """Refuse infinite values; `place(row)` names a row in the message."""
     bad = np.isinf(values)
     if not bad.any():
         return
     row, column = (int(i) for i in np.argwhere(bad)[0])
-    count = int(bad.sum())
-    more = f" ({count} infinite values in all)" if count > 1 else ""
+    more = f" ({int(bad.sum())} infinite values in all)" if bad.sum() > 1 else ""
     raise DataError(
-        f"{where(row)}, column '{columns[column]}': infinite value{more}. "
+        f"{place(row)}, column '{columns[column]}': infinite value{more}. "
         "Replace it by nan to mark it as missing, or remove the column."
     )
 
 
-def check_any_observed(recordings: Sequence[Values], where: str) -> None:
-    """Refuse recordings without a single observed value."""
-    if all(np.isnan(values).all() for values in recordings):
-        raise DataError(f"{where}: no value is observed, all are missing. Check the export.")
-
-
 def check_observed(recordings: Sequence[Values], columns: Sequence[str], where: str) -> None:
     """Refuse coordinates without a single observed value: nothing can be learnt about them."""
-    seen = np.zeros(len(columns), dtype=bool)
-    for values in recordings:
-        seen |= ~np.isnan(values).all(axis=0)
-    if not seen.all():
-        names = [columns[int(j)] for j in np.flatnonzero(~seen)]
+    unseen = np.all([np.isnan(values).all(axis=0) for values in recordings], axis=0)
+    if unseen.any():
+        names = [columns[int(j)] for j in np.flatnonzero(unseen)]
         raise DataError(
             f"{where}: column{'s' if len(names) > 1 else ''} {quoted(names)} "
             "without any observed value. Select the other columns, or fill it in."
@@ -149,27 +141,25 @@ def check_observed(recordings: Sequence[Values], columns: Sequence[str], where: 
 
 
 def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int], str] | None = None) -> Times:
-    """Times of one recording: finite, strictly increasing, one for each row; datetimes become seconds."""
+    """Return the times of one recording: finite, strictly increasing, one for each row; datetimes become seconds."""
     raw = np.asarray(times)
     if raw.dtype.kind == "M":
-        raw = stamp_seconds(raw, where)
+        raw = count_seconds(raw, where)
     place = place or (lambda row: f"{where}, row {row}")
     array = as_float64(raw, f"{where}, times")
     if array.shape != (length,):
         raise DataError(f"{where}: times of shape {array.shape} for {length} rows. Give one time for each row.")
-    bad = ~np.isfinite(array)
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+    bad = np.flatnonzero(~np.isfinite(array))
+    if bad.size:
         raise DataError(
-            f"{place(row)}: the time is missing or infinite. Fill in the time, or remove the row: a row that "
+            f"{place(int(bad[0]))}: the time is missing or infinite. Fill in the time, or remove the row: a row that "
             "is left out is treated as missing."
         )
-    large = np.flatnonzero(np.abs(array) > MAX_TIME)
+    large = np.flatnonzero(np.abs(array) > _MAX_TIME)
     if large.size:
-        row = int(large[0])
         raise DataError(
-            f"{place(row)}: the time {float(array[row])!r} is too large. Fix it; for a file, time_column=False says "
-            "that this is no time."
+            f"{place(int(large[0]))}: the time {float(array[large[0]])!r} is too large. Fix it; for a file, "
+            "time_column=False says that this is no time."
         )
     falls = np.flatnonzero(np.diff(array) <= 0)
     if falls.size:
@@ -183,10 +173,10 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
     return array
 
 
-def stamp_seconds(stamps: np.ndarray, where: str) -> np.ndarray:
-    """Datetimes as seconds since 1970, NaN for those that are missing."""
+def count_seconds(stamps: np.ndarray, where: str) -> np.ndarray:
+    """Convert datetimes to seconds since 1970, NaN where they are missing."""
     micro = stamps.astype("datetime64[us]")
-    # NumPy wraps around in silence where years or seconds are more microseconds than 64 bits hold
+    # NumPy wraps around without a warning where years or seconds are more microseconds than 64 bits hold.
     if np.datetime_data(stamps.dtype)[0] in _COARSE_UNITS:
         wrapped = (micro.astype(stamps.dtype) != stamps) & ~np.isnat(stamps)
         if wrapped.any():
@@ -195,26 +185,25 @@ def stamp_seconds(stamps: np.ndarray, where: str) -> np.ndarray:
 
 
 def find_column(given: str | int, names: Sequence[str], where: str) -> int:
-    """The position of a column given by name or 0-based index; digits in text count as an index.
+    """Find the position of a column given by name or 0-based index; digits in text count as an index.
 
     >>> find_column("y", ["x", "y"], "demo.csv")
     1
     """
     if isinstance(given, str) and given in names:
         return names.index(given)
-    digits = isinstance(given, str) and given.strip().isdecimal() and len(given) < 20
-    if isinstance(given, str) and not digits:
-        # a file with a thousand columns should not print a thousand names
+    if isinstance(given, str) and not (given.strip().isdecimal() and len(given) < 20):
+        # A file with a thousand columns should not print a thousand names.
         hint = unknown("column", given, names)
         raise DataError(f"{where}: {hint if len(hint) < 400 else unknown('column', given, names[:12])}")
-    index = int(given)
-    if not -len(names) <= index < len(names):
-        raise DataError(f"{where}: no column {index}, there are {len(names)}: {quoted(names)}. Indices start at 0.")
-    return index % len(names)
+    position = int(given)
+    if not -len(names) <= position < len(names):
+        raise DataError(f"{where}: no column {position}, there are {len(names)}: {quoted(names)}. Indices start at 0.")
+    return position % len(names)
 
 
 def quoted(names: Sequence[str], limit: int = 12) -> str:
-    """Names in quotes, cut to a readable number.
+    """Format names in quotes, cut to a readable number.
 
     >>> quoted(["a", "b", "c"], limit=2)
     "'a', 'b', ... (3 in all)"
@@ -223,21 +212,19 @@ def quoted(names: Sequence[str], limit: int = 12) -> str:
     return text if len(names) <= limit else f"{text}, ... ({len(names)} in all)"
 
 
-# Numbers of steps, members and runs, checked before a compiler sees them.
-
-
-def check_count(name: str, value: Any, least: int) -> int:
-    """A whole number that is large enough.
+def check_count(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return a number of steps, members or runs as an integer, before a compiler sees it.
 
     >>> check_count("num_steps", 5, 1)
     5
     """
+    bounds = f"use {least} or more" if most is None else f"use a number from {least} to {most}"
     try:
         whole = index(value)
     except TypeError:
-        raise ConfigError(f"{name} = {value!r:.80} is no whole number; use {least} or more, as in {name}=10.") from None
+        raise ConfigError(f"{name} = {value!r:.80} is no whole number; {bounds}, as in {name}=10.") from None
     if isinstance(value, bool):
-        raise ConfigError(f"{name} = {value} is no number; use {least} or more, as in {name}=10.")
-    if whole < least:
-        raise ConfigError(f"{name} = {whole} is too few; use {least} or more.")
+        raise ConfigError(f"{name} = {value} is no number; {bounds}, as in {name}=10.")
+    if whole < least or (most is not None and whole > most):
+        raise ConfigError(f"{name} = {whole} is too {'few' if whole < least else 'many'}; {bounds}.")
     return whole

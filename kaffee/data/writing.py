@@ -3,22 +3,23 @@
 import csv
 import io
 import os
-import uuid
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kaffee.data.readers.parquet import require_pyarrow
-from kaffee.data.readers.text import parse_number
+from kaffee.data.arrayfiles import require_pyarrow
 from kaffee.data.reading import SUFFIXES
 from kaffee.data.series import Series
-from kaffee.data.timeaxis import Dates, is_timestamp
+from kaffee.data.textfiles import parse_number
+from kaffee.data.timeaxis import is_timestamp
 from kaffee.errors import ConfigError, DataError
+from kaffee.records import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def write_series(
@@ -37,10 +38,9 @@ def write_series(
     `time_column=False`.
 
     Args:
-        series: a `Series`, or whatever `Series.from_arrays` takes.
-        path: ends in .npy, .npz, .csv, .tsv, .txt, .dat or .parquet.
-        columns: names, for an array.
-        times: times, for an array.
+        series: A `Series`, or whatever `Series.from_arrays` takes.
+        path: Ends in .npy, .npz, .csv, .tsv, .txt, .dat or .parquet.
+        columns, times: For an array, as in `Series.from_arrays`.
 
     Returns:
         The path.
@@ -53,106 +53,78 @@ def write_series(
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ConfigError(f"{path}: cannot write '{path.suffix}'. Supported: {', '.join(SUFFIXES)}.")
+    if not path.parent.is_dir():
+        raise DataError(f"{path}: cannot be written. Is the folder there and writable?")
+    buffer = io.BytesIO()
     match suffix:
         case ".npy":
-            array = _single_array(series, path)
-            _replace(path, lambda file: np.save(file, array, allow_pickle=False))
+            np.save(buffer, _as_array(series, path), allow_pickle=False)
         case ".npz":
-            _replace(path, lambda file: np.savez(file, **_archive(series)))  # type: ignore[arg-type]
+            arrays = {f"recording_{r}": values for r, values in enumerate(series.recordings)}
+            arrays |= {f"times_{r}": times for r, times in enumerate(series.times or ())}
+            np.savez(buffer, **arrays, columns=np.array(series.columns, dtype=np.str_))
         case ".parquet":
-            arrow = require_pyarrow(str(path))
-            table = arrow.table(_table(series, path, partial(_arrow_dates, arrow)))
-            _replace(path, lambda file: arrow.parquet.write_table(table, file))
+            require_pyarrow(str(path))
+            _as_frame(series, path, text=False).to_parquet(buffer, engine="pyarrow", index=False)
         case _:
-            delimiter = "," if suffix == ".csv" else "\t"
-            text = _text(_table(series, path, Dates.texts), delimiter)
-            _replace(path, lambda file: file.write(text.encode()))
+            _write_text(_as_frame(series, path, text=True), buffer, "," if suffix == ".csv" else "\t")
+    write_atomically(path, buffer.getvalue())
     return path
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write beside the target, then move: a reader never sees half a file."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            write(file)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror or error}). Is the folder there and writable?"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _single_array(series: Series, path: Path) -> np.ndarray:
+def _as_array(series: Series, path: Path) -> np.ndarray:
     if series.times is not None or len(set(series.lengths)) > 1:
         reason = "times" if series.times is not None else "recordings of unequal length"
         raise DataError(f"{path}: a .npy file cannot hold {reason}. Write .npz, .csv or .parquet.")
     return series.recordings[0] if series.num_recordings == 1 else np.stack(series.recordings)
 
 
-def _archive(series: Series) -> dict[str, np.ndarray]:
-    arrays = {f"recording_{r}": values for r, values in enumerate(series.recordings)}
-    arrays |= {f"times_{r}": times for r, times in enumerate(series.times or ())}
-    return {**arrays, "columns": np.array(series.columns, dtype=np.str_)}
+def _as_frame(series: Series, path: Path, *, text: bool) -> "pd.DataFrame":
+    """Make a table of labels, times and coordinates; with `text`, dates are written out."""
+    import pandas as pd
 
-
-def _table(series: Series, path: Path, dated: Callable[[Dates, np.ndarray], Any]) -> dict[str, Any]:
-    """Columns of a table, in order.
-
-    Args:
-        dated: Writes times as dates.
-    """
-    table: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     origin = series.origin
     if series.num_recordings > 1:
-        labels = _writable(origin.labels) if len(origin.labels) == series.num_recordings else None
-        steps = zip(labels or range(series.num_recordings), series.lengths, strict=True)
-        table[origin.recording] = [label for label, length in steps for _ in range(length)]
+        labels = _make_labels(origin.labels, series.num_recordings)
+        extra[origin.recording] = pd.Series(np.repeat(labels, series.lengths), dtype=labels.dtype)
     if series.times is not None:
         times = np.concatenate(series.times)
-        table[origin.time] = times if origin.dates is None else dated(origin.dates, times)
-    taken = [name for name in series.columns if name in table]
+        dates = None if origin.dates is None else origin.dates.texts(times) if text else origin.dates.stamps(times)
+        extra[origin.time] = times if dates is None else dates
+    taken = [name for name in series.columns if name in extra]
     if taken:
         raise DataError(f"{path}: the name '{taken[0]}' is needed for a column of its own. Rename the coordinate.")
-    rows = series.concatenated()
-    return {**table, **{name: rows[:, j] for j, name in enumerate(series.columns)}}
+    frame = pd.DataFrame(series.concatenated(), columns=pd.Index(series.columns, dtype=object))
+    for position, (name, column) in enumerate(extra.items()):
+        frame.insert(position, name, column)
+    return frame
 
 
-def _writable(labels: Sequence[Hashable]) -> list[int] | list[str] | None:
-    """Labels of one kind that fit on a line each."""
-    if all(isinstance(label, int) for label in labels):
-        return [int(str(label)) for label in labels]
+def _make_labels(labels: Sequence[Hashable], number: int) -> np.ndarray:
+    """Return labels as whole numbers or as texts; the numbers of the recordings if they do not fit on a line each."""
     texts = [str(label) for label in labels]
     plain = all(text.strip() == text and len(text.splitlines()) == 1 for text in texts)
-    return texts if plain and len(set(texts)) == len(texts) else None
+    if not plain or len(set(texts)) != number:
+        return np.arange(number)
+    whole = all(isinstance(label, int) and abs(label) < 2**63 for label in labels)
+    return np.array(labels, dtype=np.int64) if whole else np.array(texts, dtype=object)
 
 
-def _arrow_dates(arrow: ModuleType, dates: Dates, times: np.ndarray) -> Any:
-    micro = dates.microseconds(times)
-    zone = "UTC" if dates.zone == "Z" else dates.zone or None
-    return times if micro is None else arrow.array(micro, arrow.timestamp("us", tz=zone))
-
-
-def _text(table: dict[str, Any], delimiter: str) -> str:
-    out = io.StringIO()
-    # names that look like data are quoted, and so recognised as names by the reader
-    if any(name[0] == "#" or parse_number(name) is not None or is_timestamp(name) for name in table):
-        csv.writer(out, delimiter=delimiter, quoting=csv.QUOTE_ALL, lineterminator="\n").writerow(table)
-    else:
-        csv.writer(out, delimiter=delimiter, lineterminator="\n").writerow(table)
-    for row in zip(*(_cells(column, delimiter) for column in table.values()), strict=True):
-        out.write(delimiter.join(row) + "\n")
-    return out.getvalue()
-
-
-def _cells(column: Any, delimiter: str) -> Iterable[str]:
-    """The cells of a column; repr is the shortest text that reads back to the same float."""
-    values = column.tolist() if isinstance(column, np.ndarray) else column
-    return (_quoted(value, delimiter) if isinstance(value, str) else repr(value) for value in values)
-
-
-def _quoted(text: str, delimiter: str) -> str:
-    special = delimiter in text or '"' in text or text.startswith("#")
-    return '"' + text.replace('"', '""') + '"' if special else text
+def _write_text(frame: "pd.DataFrame", buffer: io.BytesIO, delimiter: str) -> None:
+    # Names that look like data are quoted, and so recognised as names by the reader; a label must not be a comment.
+    odd = any(name[0] == "#" or parse_number(name) is not None or is_timestamp(name) for name in frame.columns)
+    comment = frame.dtypes.iloc[0].kind == "O" and any(str(label).startswith("#") for label in frame.iloc[:, 0])
+    for rows, quoting in (
+        (frame[:0], csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL),
+        (frame, csv.QUOTE_NONNUMERIC if comment else csv.QUOTE_MINIMAL),
+    ):
+        rows.to_csv(
+            buffer,
+            sep=delimiter,
+            header=rows is not frame,
+            index=False,
+            na_rep="nan",
+            quoting=quoting,
+            lineterminator="\n",
+        )

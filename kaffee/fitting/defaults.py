@@ -12,7 +12,6 @@ from typing import Any
 
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
-from kaffee.data.timescales import decorrelation_time
 from kaffee.data.validation import check_observed
 from kaffee.errors import DataError
 from kaffee.filtering.likelihood import get_method
@@ -44,7 +43,7 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         Scaler.fit(train)  # a column that is constant or never observed is an error now and not after the settings
     else:
         check_observed(train.recordings, train.columns, train.label)
-    tau, N = decorrelation_time(train), train.num_coordinates
+    tau, N = train.decorrelation_time, train.num_coordinates
     longest = max(train.lengths)
     if longest < SHORTEST_WINDOW + 2:
         raise DataError(

@@ -1,3 +1,4 @@
+from .autocorrelation import decorrelation_time as decorrelation_time
 from .calibration import coverage as coverage
 from .calibration import normalised_nis as normalised_nis
 from .geometry import d_stsp_histogram as d_stsp_histogram

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from kaffee.data.adapters.frame import Request
-from kaffee.data.frames import read_data
+from kaffee.data.frames import Request, read_data
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
 from kaffee.inference.results import Estimate

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from kaffee.data.reading import read_series
 from kaffee.data.series import Series
 from kaffee.data.writing import write_series
-from kaffee.errors import ConfigError, DataError
+from kaffee.errors import ConfigError, DataError, KaffeeError
 
 relaxed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SUFFIXES = ["csv", "tsv", "txt", "dat", "npz", "parquet"]
@@ -77,8 +77,8 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def fail(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", fail)
-    with pytest.raises(DataError, match="No space left"):
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(KaffeeError, match="No space left"):
         write_series(np.zeros(9), path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.npy"]
