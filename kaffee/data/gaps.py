@@ -1,4 +1,4 @@
-"""Stretches of recordings without gaps, for what cannot do with gaps."""
+"""Gaps in recordings: stretches and pieces without them, and rows that two series have in common."""
 
 from typing import NamedTuple
 
@@ -7,23 +7,27 @@ from jaxtyping import Bool, Float, Int
 
 from kaffee.data.series import Series
 
-MAX_PIECES = 10
+_MAX_PIECES = 10
+# Common rows up to which no warning is given.
+_FEW = 5
+# Share of stretches of rows that must be unique, and lengths of stretches to try.
+_UNIQUE, _STRETCHES = 0.98, (1, 2, 4, 8, 16)
 
 
 def complete(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "K N"]:
-    """The rows without those that miss a value."""
+    """Drop the rows that miss a value."""
     return values[~np.isnan(values).any(axis=1)]
 
 
 def bounds(values: Float[np.ndarray, "T N"]) -> list[tuple[int, int]]:
-    """First and last-plus-one row of every run of complete rows."""
+    """Find first and last-plus-one row of every run of complete rows."""
     present = np.concatenate([[False], ~np.isnan(values).any(axis=1), [False]])
     edges = np.flatnonzero(np.diff(present.astype(int)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def stretches(values: Float[np.ndarray, "T N"]) -> list[Float[np.ndarray, "T N"]]:
-    """The longest runs of complete rows.
+    """Split into the longest runs of complete rows.
 
     >>> [len(part) for part in stretches(np.array([[1.0], [np.nan], [2.0], [3.0]]))]
     [1, 2]
@@ -32,54 +36,45 @@ def stretches(values: Float[np.ndarray, "T N"]) -> list[Float[np.ndarray, "T N"]
 
 
 def complete_rows(series: Series) -> Float[np.ndarray, "T N"]:
-    """The rows of all recordings without those that miss a value."""
+    """Stack the complete rows of all recordings."""
     return np.concatenate([complete(values) for values in series.recordings])
 
 
 def longest_stretch(series: Series) -> Float[np.ndarray, "T N"]:
-    """Of all recordings; without rows if no row is complete."""
-    found = [part for values in series.recordings for part in stretches(values)]
-    return max(found, key=len, default=np.zeros((0, series.num_coordinates)))
+    """Find the longest run of complete rows in all recordings; without rows if no row is complete."""
+    runs = [part for values in series.recordings for part in stretches(values)]
+    return max(runs, key=len, default=np.zeros((0, series.num_coordinates)))
 
 
 def pieces(series: Series, length: int, *, gaps: bool = False) -> list[Float[np.ndarray, "T N"]]:
-    """Up to ten pieces of so many rows that do not overlap: complete ones, or with gaps but half of each column."""
-    found = [
+    """Cut up to ten pieces of `length` rows that do not overlap: complete, or with `gaps` in up to half of a column."""
+    parts = [
         part[i : i + length]
         for values in series.recordings
         for part in ([values] if gaps else stretches(values))
         for i in range(0, len(part) - length + 1, length)
     ]
-    found = [part for part in found if (np.isnan(part).mean(axis=0) <= 0.5).all()]
-    return found[:: -(-len(found) // MAX_PIECES)] if found else []
+    parts = [part for part in parts if (np.isnan(part).mean(axis=0) <= 0.5).all()]
+    return parts[:: -(-len(parts) // _MAX_PIECES)] if parts else []
 
 
 def evenly(total: int, count: int) -> Int[np.ndarray, " K"]:
-    """`count` evenly spaced indices below `total`."""
+    """Choose `count` evenly spaced indices below `total`."""
     return np.linspace(0, total - 1, count).round().astype(int)
 
 
 def constant_columns(values: Float[np.ndarray, "T N"]) -> Bool[np.ndarray, " N"]:
-    """Which coordinates do not vary, up to rounding."""
+    """Find the coordinates that do not vary, up to rounding."""
     return values.std(axis=0) <= 1e-12 * np.maximum(np.abs(values).max(axis=0), 1e-300)
 
 
-# Are held-out data really held out? Rows of them may stand in the training data, too.
-
-
-FEW = 5
-"""Common rows up to which nobody is warned."""
-UNIQUE = 0.98
-STRETCHES = (1, 2, 4, 8, 16)
-
-
 class Overlap(NamedTuple):
-    """Rows (or stretches of rows) of the test data.
+    """Complete rows (or stretches of rows) of test data.
 
     Attributes:
-        common: Those that stand in the training data as well.
-        total: All of them that are complete.
-        by_chance: How many would be common if both were alike and nothing else.
+        common: How many of them are in the training data as well.
+        total: All of them.
+        by_chance: How many would be common if both were alike but independent.
     """
 
     common: int
@@ -88,42 +83,41 @@ class Overlap(NamedTuple):
 
 
 def overlap(train: Series, test: Series) -> Overlap:
-    """Look for rows of the test data among those of the training data.
+    """Count rows of the test data that are in the training data.
 
-    Coarse readings are alike without being the same. Where rows of the training data repeat themselves, stretches of
-    several rows are looked for, as long as it takes for them to differ.
+    Coarse readings are alike without being the same: where rows of the training data repeat, stretches of several rows
+    are compared, as many as it takes for them to differ.
     """
-    for length in STRETCHES:
-        known, found = _stretches(train, length), _stretches(test, length)
-        if not len(known) or not len(found):
+    for length in _STRETCHES:
+        known, tested = _pack_stretches(train, length), _pack_stretches(test, length)
+        if not len(known) or not len(tested):
             break
         values, counts = np.unique(known, return_counts=True)
         repeated = 1.0 - (counts == 1).sum() / len(known)
-        if repeated <= 1.0 - UNIQUE:
-            return Overlap(int(np.isin(found, values).sum()), len(found), 2.0 * repeated * len(found))
+        if repeated <= 1.0 - _UNIQUE:
+            return Overlap(int(np.isin(tested, values).sum()), len(tested), 2.0 * repeated * len(tested))
     return Overlap(0, test.num_steps, 0.0)
 
 
 def training_rows_note(train: Series, test: Series) -> str:
-    """A sentence if a good deal of the test data was trained on; else empty."""
-    found = overlap(train, test)
-    if found.common <= FEW + found.by_chance:
+    """Warn if test rows also occur in the training data; empty otherwise."""
+    rows = overlap(train, test)
+    if rows.common <= _FEW + rows.by_chance:
         return ""
     return (
-        f"{found.common} of {found.total} complete rows of {test.label} stand in the training data as well: they are "
+        f"{rows.common} of {rows.total} complete rows of {test.label} stand in the training data as well: they are "
         "not held out, and the numbers are too good. Certify on rows that the run was not fitted to."
     )
 
 
-def _stretches(series: Series, length: int) -> np.ndarray:
-    """The bytes of every stretch of complete rows, as one value each."""
-    found = []
+def _pack_stretches(series: Series, length: int) -> np.ndarray:
+    """Pack every stretch of complete rows into one value of bytes."""
+    packed = [np.empty(0)]
     for values in series.recordings:
         if len(values) < length:
             continue
         windows = np.lib.stride_tricks.sliding_window_view(values + 0.0, length, axis=0)  # -0.0 becomes 0.0
-        complete = ~np.isnan(windows).any(axis=(1, 2))
-        if complete.any():
-            rows = windows[complete].reshape(int(complete.sum()), -1)
-            found.append(rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel())
-    return np.concatenate(found) if found else np.empty(0)
+        rows = windows[~np.isnan(windows).any(axis=(1, 2))].reshape(-1, length * series.num_coordinates)
+        if len(rows):
+            packed.append(rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel())
+    return np.concatenate(packed[1:] or packed)

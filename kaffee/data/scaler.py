@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 class Scaler:
     r"""The map $x \mapsto (x - \mathrm{mean}) / \mathrm{scale}$ for each coordinate, and its inverse.
 
-    Works on NumPy and JAX arrays alike and keeps their dtype: mean and scale are cast to it, so nothing is
-    promoted. Two scalers with the same numbers are equal and have the same hash.
-
-    Args:
-        mean: (N,) in data units.
-        scale: (N,) in data units, positive.
+    Works on NumPy and JAX arrays alike and keeps their dtype: mean and scale (N,), in data units, are cast to it.
+    Two scalers with the same numbers are equal and have the same hash.
 
     >>> scaler = Scaler(mean=[1.0, 2.0], scale=[2.0, 4.0])
     >>> scaler.transform(np.array([[3.0, 2.0]])).tolist()
@@ -47,18 +43,18 @@ class Scaler:
 
     @classmethod
     def fit(cls, series: "Series") -> "Scaler":
-        """Mean and standard deviation (ddof 0) of the observed values over all recordings.
+        """Take mean and standard deviation (ddof 0) of the observed values over all recordings.
 
         Raises:
-            DataError: a coordinate is constant or never observed, so it has no scale.
+            DataError: A coordinate is constant or never observed, so it has no scale.
         """
         check_observed(series.recordings, series.columns, series.label)
         low = np.fmin.reduce([np.fmin.reduce(values, axis=0) for values in series.recordings])
         high = np.fmax.reduce([np.fmax.reduce(values, axis=0) for values in series.recordings])
-        # powers of two are exact and keep the squares of very large or small values in range
+        # Powers of two are exact and keep the squares of very large or small values in range.
         largest = np.fmax(np.abs(low), np.abs(high))
         unit = np.ldexp(1.0, np.clip(np.frexp(largest)[1], -1000, 1000))
-        # counted from the middle of the range, a constant has deviation zero to the last bit
+        # Counted from the middle of the range, a constant has deviation zero to the last bit.
         middle = (low / unit + high / unit) / 2
         parts = [values / unit - middle for values in series.recordings]
         count = sum(np.sum(~np.isnan(part), axis=0) for part in parts)
@@ -68,61 +64,49 @@ class Scaler:
         constant = np.flatnonzero(scale <= np.finfo(np.float64).eps * largest / unit)
         if constant.size:
             names = [series.columns[int(j)] for j in constant]
-            example = float(mean[constant[0]] * unit[constant[0]])
-            which = "columns" if len(names) > 1 else "column"
             others = ",".join(name for name in series.columns if name not in names)
-            leave_out = (
-                f"Leave {'it' if len(names) == 1 else 'them'} out: --columns {others}, or Series.select in Python."
-                if others
-                else "Nothing is left to model."
-            )
+            some = ("it", "column") if len(names) == 1 else ("them", "columns")
+            value = float(mean[constant[0]] * unit[constant[0]])
+            leave_out = f"Leave {some[0]} out: --columns {others}, or Series.select in Python."
             raise DataError(
-                f"{series.label}: constant {which} {quoted(names)} ({example:.6g} in all "
-                f"{int(count[constant[0]])} observed values): there is no scale to standardise by. {leave_out}"
+                f"{series.label}: constant {some[1]} {quoted(names)} ({value:.6g} in all "
+                f"{int(count[constant[0]])} observed values): there is no scale to standardise by. "
+                + (leave_out if others else "Nothing is left to model.")
             )
         return cls(mean * unit, scale * unit)
 
     @classmethod
     def identity(cls, num_coordinates: int) -> "Scaler":
-        """A scaler that changes nothing."""
+        """Make a scaler that changes nothing."""
         return cls(np.zeros(num_coordinates), np.ones(num_coordinates))
 
     @property
     def num_coordinates(self) -> int:
-        """The number of coordinates N."""
+        """Count the coordinates N."""
         return int(self.mean.shape[0])
 
     def transform(self, x: Any) -> Any:
-        """Data units (..., N) to standard units."""
+        """Convert data units (..., N) to standard units."""
         x = self._floating(x)
         return (x - _align(self.mean, x)) / _align(self.scale, x)
 
     def inverse(self, x: Any) -> Any:
-        """Standard units (..., N) to data units."""
+        """Convert standard units (..., N) to data units."""
         x = self._floating(x)
         return x * _align(self.scale, x) + _align(self.mean, x)
 
     def inverse_std(self, std: Any) -> Any:
-        """Standard deviations (..., N) in standard units to data units."""
+        """Convert standard deviations (..., N) in standard units to data units."""
         std = self._floating(std)
         return std * _align(self.scale, std)
 
-    def inverse_covariance(self, covariance: Any) -> Any:
-        r"""Covariances (..., N, N) in standard units to data units: $S \Sigma S$, $S$ the diagonal scale."""
-        covariance = self._floating(covariance)
-        n = self.num_coordinates
-        if covariance.shape[-2:] != (n, n):
-            raise DataError(f"A covariance of shape (..., {n}, {n}) is needed; given {covariance.shape}.")
-        row = _align(self.scale, covariance)
-        return covariance * row * np.swapaxes(row, -1, -2)
-
     def to_dict(self) -> dict[str, list[float]]:
-        """Plain lists for JSON; `from_dict` restores the very same bits."""
+        """Return plain lists for JSON; `from_dict` restores the very same bits."""
         return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Scaler":
-        """The scaler that `to_dict` wrote.
+        """Restore the scaler that `to_dict` wrote.
 
         >>> Scaler.from_dict(Scaler.identity(2).to_dict()) == Scaler.identity(2)
         True
@@ -159,14 +143,12 @@ def _align(vector: np.ndarray, x: Any) -> np.ndarray:
     return vector.astype(x.dtype).reshape((1,) * (x.ndim - 1) + vector.shape)
 
 
-# A context: the recording from which a foundation model is asked to infer a system (appendix C.5).
-
-
 MIN_FRAMES = 3
+"""Rows that a context, from which a foundation model infers a system (appendix C.5), needs at least."""
 
 
 def check_shape(shape: tuple[int, ...], num_observed: int | None = None) -> None:
-    """Raise unless a context has shape (T, N) and is long enough."""
+    """Refuse a context unless it has shape (T, N) and is long enough."""
     if len(shape) != 2 or shape[1] == 0 or (num_observed is not None and shape[1] != num_observed):
         wanted = "N" if num_observed is None else num_observed
         hint = "" if num_observed is None else " For other dimensions use kaffee.zero_shot, which embeds them."
@@ -176,7 +158,7 @@ def check_shape(shape: tuple[int, ...], num_observed: int | None = None) -> None
 
 
 def check_context(context: Any, num_observed: int | None = None) -> Float[np.ndarray, "T N"]:
-    """The context as a float64 array; too short, constant, gappy or ill-shaped ones are clear errors."""
+    """Return a context as a float64 array; refuse it if it is too short, constant, gappy or ill-shaped."""
     array = np.asarray(context)
     if array.dtype.kind not in "iuf":
         raise DataError(f"A context holds real numbers; given values of type {array.dtype}.")
@@ -199,6 +181,6 @@ def check_context(context: Any, num_observed: int | None = None) -> Float[np.nda
 
 
 def context_scaler(context: Float[np.ndarray, "T N"]) -> Scaler:
-    """Mean and standard deviation (ddof 1) of a context, which is all that may be known of the system."""
+    """Make a scaler of mean and standard deviation (ddof 1) of a context, all that is known of the system."""
     context = check_context(context)
     return Scaler(context.mean(axis=0), context.std(axis=0, ddof=1))

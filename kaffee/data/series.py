@@ -269,10 +269,9 @@ class Series:
         called = f"{self.name!r}: " if self.name else ""
         step = f", step {self.time_step:.6g}" if self.time_step else ""
         return (
-            f"Series({called}{self.num_recordings} recording{'s' * (self.num_recordings > 1)}, "
-            f"{self.num_steps} step{'s' * (self.num_steps > 1)}{step}, "
-            f"{self.num_coordinates} coordinate{'s' * (self.num_coordinates > 1)}: {names}; "
-            f"{100 * self.missing_fraction:.3g} % missing)"
+            f"Series({called}{self.num_recordings} recording{'s' * (self.num_recordings > 1)}, {self.num_steps} "
+            f"step{'s' * (self.num_steps > 1)}{step}, {self.num_coordinates} "
+            f"coordinate{'s' * (self.num_coordinates > 1)}: {names}; {100 * self.missing_fraction:.3g} % missing)"
         )
 
     def __eq__(self, other: object) -> bool:

@@ -17,10 +17,10 @@ class WindowBatch(eqx.Module):
     """W windows of L consecutive rows.
 
     Attributes:
-        observations: values, 0 where missing.
+        observations: Values, 0 where missing.
         mask: True where a value was observed.
-        starts: first row of each window in `Series.concatenated()`.
-        key: for what else is random with these windows, such as the noise inside a core; None if they were not drawn.
+        starts: First row of each window in `Series.concatenated()`.
+        key: For what else is random with these windows, such as the noise inside a core; None if they were not drawn.
     """
 
     observations: Float[Array, "W L N"]
@@ -36,12 +36,12 @@ class WindowSampler(eqx.Module):
     default its first row is fully observed, because the filter is anchored there.
 
     Attributes:
-        values: rows of all recordings, 0 where missing.
+        values: Rows of all recordings, 0 where missing.
         mask: True where a value was observed.
-        starts: first row of each valid window.
-        length: rows in a window.
-        skipped_recordings: recordings shorter than a window.
-        dropped_windows: windows left out because of missing values.
+        starts: First row of each valid window.
+        length: Rows in a window.
+        skipped_recordings: Recordings shorter than a window.
+        dropped_windows: Windows left out because of missing values.
 
     >>> sampler = WindowSampler.from_series(Series.from_arrays([np.ones((5, 2)), np.ones((4, 2))]), length=3)
     >>> sampler.starts.tolist()
@@ -70,15 +70,11 @@ class WindowSampler(eqx.Module):
         """Collect the valid windows of a series, which should already be standardised.
 
         Args:
-            series: the data; recordings shorter than `length` are skipped and counted.
-            length: rows in a window, 2 or more: the first row is the anchor, the others are scored.
-            stride: rows between window starts; `stride=length` gives windows that do not overlap.
-            require_observed_start: leave out windows with a missing value in the first row.
-            dtype: of the values; float64 needs JAX's 64-bit mode.
-
-        Raises:
-            DataError: no window is left.
-            ConfigError: an option out of range.
+            series: The data; recordings shorter than `length` are skipped and counted.
+            length: Rows in a window, 2 or more: the first row is the anchor, the others are scored.
+            stride: Rows between window starts; `stride=length` gives windows that do not overlap.
+            require_observed_start: Leave out windows with a missing value in the first row.
+            dtype: Of the values; float64 needs JAX's 64-bit mode.
         """
         if length < 2 or stride < 1:
             raise ConfigError(f"length={length}, stride={stride}: use a length of 2 or more and a stride of 1 or more.")
@@ -93,8 +89,13 @@ class WindowSampler(eqx.Module):
             )
         rows = series.concatenated()
         mask = ~np.isnan(rows)
-        candidates = _candidates(series.lengths, length, stride)
-        keep = _has_observation(mask, candidates, length)
+        offsets = np.cumsum([0, *series.lengths[:-1]])
+        candidates = np.concatenate(
+            [start + np.arange(0, T - length + 1, stride) for start, T in zip(offsets, series.lengths, strict=True)]
+        )
+        # Without an observation after the first row there is nothing to score.
+        count = np.concatenate([[0], np.cumsum(mask.any(axis=1))])
+        keep = count[candidates + length] > count[candidates + 1]
         if require_observed_start:
             keep &= mask.all(axis=1)[candidates]
         if not keep.any():
@@ -119,24 +120,19 @@ class WindowSampler(eqx.Module):
 
     @property
     def num_windows(self) -> int:
-        """The number of valid windows."""
+        """Count the valid windows."""
         return int(self.starts.shape[0])
 
     def sample(self, key: PRNGKeyArray, batch_size: int) -> WindowBatch:
-        """Draw windows uniformly, with replacement. Pure, for use inside jit.
-
-        Args:
-            key: random key.
-            batch_size: the number of windows W, static under jit.
-        """
+        """Draw `batch_size` windows (static under jit) uniformly, with replacement."""
         index = jax.random.randint(key, (batch_size,), 0, self.num_windows, dtype=jnp.int32)
         return self._gather(self.starts[index], jax.random.fold_in(key, 1))
 
     def take(self, indices: ArrayLike | Int[Array, " W"]) -> WindowBatch:
-        """The windows with the given positions in `starts`.
+        """Take the windows with the given positions in `starts`.
 
-        Indices from the host are checked; those on a device or in a trace are clamped, to avoid waiting for
-        them."""
+        Indices from the host are checked; those on a device or in a trace are clamped, to avoid waiting for them.
+        """
         if not isinstance(indices, jax.Array):
             host = np.asarray(indices)
             if host.ndim != 1 or host.dtype.kind not in "iu" or not ((host >= 0) & (host < self.num_windows)).all():
@@ -151,22 +147,6 @@ class WindowSampler(eqx.Module):
             return jax.vmap(lambda start: jax.lax.dynamic_slice_in_dim(array, start, self.length))(starts)
 
         return WindowBatch(window(self.values), window(self.mask), starts, key)
-
-
-def _candidates(lengths: tuple[int, ...], length: int, stride: int) -> Int[np.ndarray, " windows"]:
-    """Starts of all windows inside a recording, in packed rows."""
-    offsets = np.cumsum([0, *lengths[:-1]])
-    return np.concatenate(
-        [offset + np.arange(0, steps - length + 1, stride) for offset, steps in zip(offsets, lengths, strict=True)]
-    )
-
-
-def _has_observation(
-    mask: Bool[np.ndarray, "T N"], starts: Int[np.ndarray, " windows"], length: int
-) -> Bool[np.ndarray, " windows"]:
-    """Whether anything is observed after the first row: otherwise there is nothing to score."""
-    count = np.concatenate([[0], np.cumsum(mask.any(axis=1))])
-    return count[starts + length] > count[starts + 1]
 
 
 def _device_array(values: np.ndarray, dtype: Any, series: Series) -> Array:
@@ -188,11 +168,8 @@ def _device_array(values: np.ndarray, dtype: Any, series: Series) -> Array:
     return jnp.asarray(cast)
 
 
-# Which windows training draws from, also when values are missing.
-
-
 def training_windows(series: Series, length: int, dtype: Any = jnp.float32) -> WindowSampler:
-    """Windows that start at a fully observed row, unless such rows are rare.
+    """Collect the windows for training: those that start at a fully observed row, unless such rows are rare.
 
     The first row anchors the mean of a window, so a complete one is better. With many coordinates and scattered
     gaps hardly any row is complete; then every window is used, and the missing entries of its first row start at the
@@ -203,7 +180,7 @@ def training_windows(series: Series, length: int, dtype: Any = jnp.float32) -> W
 
 
 def padded(series: Series, dtype: Any = jnp.float32) -> tuple[Float[Array, "R T N"], Bool[Array, "R T N"]]:
-    """All recordings as one batch: padded with missing values to the longest."""
+    """Stack all recordings as one batch, padded with missing values to the longest; also return the mask."""
     longest = max(series.lengths)
     values = np.full((series.num_recordings, longest, series.num_coordinates), np.nan)
     for i, recording in enumerate(series.recordings):
