@@ -2,9 +2,8 @@
 
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -34,24 +33,49 @@ class Bands(Protocol):
     def as_vector(self) -> Any: ...
 
 
-class Frame(ABC):
-    """The form of one recording, in which results are returned."""
+@dataclass(frozen=True)
+class ArrayFrame:
+    """The form of one recording, in which results are returned: here an array (T, N), or a vector (T,).
 
-    @abstractmethod
+    Results of arrays are bands, which give any quantile later, with dates as times if they were dates.
+    """
+
+    vector: bool = False
+    dated: bool = False
+
     def rows(self, bands: Any, levels: Sequence[float]) -> Any:
         """Return `Bands` at the rows of the recording."""
+        if bands.times is not None and self.dated:
+            micro = np.round(1e6 * bands.times).astype(np.int64)
+            bands = replace(bands, times=micro.astype("datetime64[us]"))
+        return bands.as_vector() if self.vector else bands
 
     def ahead(self, forecast: Any, levels: Sequence[float], num_rows: int) -> Any:
         """Return a forecast of the steps after the last of `num_rows` rows, missing ones included."""
         return self.rows(forecast, levels)
 
-    @abstractmethod
     def values(self, values: Float[np.ndarray, "T N"], times: np.ndarray | None) -> Any:
         """Return numbers at the rows of the recording, including those that its times leave out."""
+        return values[:, 0] if self.vector else values
 
     def free(self, values: Float[np.ndarray, "T N"], times: np.ndarray) -> Any:
         """Return numbers of a run that belongs to no date."""
         return self.values(values, times)
+
+
+@dataclass(frozen=True)
+class _SeriesFrame(ArrayFrame):
+    """A recording of a `kaffee.Series`; results are series with columns `x_mean`, `x_std`, `x_q05`, ..."""
+
+    columns: tuple[str, ...] = ()
+
+    def rows(self, bands: Bands, levels: Sequence[float]) -> Series:
+        table = bands.table(levels)
+        times = None if bands.times is None else (bands.times,)
+        return Series((np.stack(list(table.values()), axis=1),), tuple(table), times)
+
+    def values(self, values: np.ndarray, times: np.ndarray | None) -> Series:
+        return Series((values,), self.columns, None if times is None else (times,))
 
 
 @dataclass(frozen=True)
@@ -66,7 +90,7 @@ class Data:
     """
 
     series: Series
-    frames: tuple[Frame, ...]
+    frames: tuple[ArrayFrame, ...]
     join: Callable[[list[Any]], Any]
     frequency: str | None = None
 
@@ -101,11 +125,11 @@ def read_data(X: Any, request: Request | None = None) -> Data:
         if request.times is not None:
             raise ConfigError("times= is for arrays; a Series has its own. Leave it out.")
         wanted = request.wanted or X.columns
-        own = _SeriesFrame(wanted if set(wanted) <= set(X.columns) else X.columns)
+        own = _SeriesFrame(columns=wanted if set(wanted) <= set(X.columns) else X.columns)
         return Data(X, (own,) * X.num_recordings, _concatenate)
     several = isinstance(X, list | tuple)
     items = list(X) if several else [X]
-    # Nobody can pass an object of a library that is not loaded.
+    # Objects of a library that is not loaded cannot be passed.
     for library, kinds in (("pandas", ("DataFrame", "Series")), ("xarray", ("DataArray", "Dataset"))):
         classes = tuple(getattr(sys.modules[library], kind) for kind in kinds) if library in sys.modules else ()
         if not any(isinstance(item, classes) for item in items):
@@ -137,44 +161,11 @@ def _concatenate(results: list[Series]) -> Series:
 
 
 @dataclass(frozen=True)
-class ArrayFrame(Frame):
-    """An array (T, N), or a vector (T,); results are bands, which give any quantile later, with times as they came."""
-
-    vector: bool = False
-    dated: bool = False
-
-    def rows(self, bands: Any, levels: Sequence[float]) -> Any:
-        if bands.times is not None and self.dated:
-            micro = np.round(1e6 * bands.times).astype(np.int64)
-            bands = replace(bands, times=micro.astype("datetime64[us]"))
-        return bands.as_vector() if self.vector else bands
-
-    def values(self, values: np.ndarray, times: np.ndarray | None) -> np.ndarray:
-        return values[:, 0] if self.vector else values
-
-
-@dataclass(frozen=True)
-class _SeriesFrame(Frame):
-    """A recording of a `kaffee.Series`; results are series with columns `x_mean`, `x_std`, `x_q05`, ..."""
-
-    columns: tuple[str, ...]
-
-    def rows(self, bands: Bands, levels: Sequence[float]) -> Series:
-        table = bands.table(levels)
-        times = None if bands.times is None else (bands.times,)
-        return Series((np.stack(list(table.values()), axis=1),), tuple(table), times)
-
-    def values(self, values: np.ndarray, times: np.ndarray | None) -> Series:
-        return Series((values,), self.columns, None if times is None else (times,))
-
-
-@dataclass(frozen=True)
-class _TableFrame(Frame):
+class _TableFrame(ArrayFrame):
     """A DataFrame of pandas, or a Series; results are tables with columns `x_mean`, `x_std`, `x_q05`, ..."""
 
-    clock: "Clock"
-    columns: "pd.Index"
-    vector: bool = False
+    clock: "Clock" = field(kw_only=True)
+    columns: "pd.Index" = field(kw_only=True)
 
     def rows(self, bands: Bands, levels: Sequence[float]) -> Any:
         return self._show(bands, levels, self.clock.labels(bands.times))
@@ -256,7 +247,11 @@ def _read_table(table: Any, where: str, request: Request) -> _Part:
     clock = read_index(table.index, where, frequency=request.frequency, infer=request.fitting)
     for name, dtype in zip(names, table.dtypes, strict=True):
         _check_numeric(name, dtype, where)
-    return table.to_numpy(dtype=np.float64, na_value=np.nan), names, _TableFrame(clock, table.columns, vector)
+    return (
+        table.to_numpy(dtype=np.float64, na_value=np.nan),
+        names,
+        _TableFrame(vector, clock=clock, columns=table.columns),
+    )
 
 
 def _check_numeric(name: str, dtype: Any, where: str) -> None:
@@ -283,9 +278,8 @@ def _read_labelled(array: Any, where: str, request: Request) -> _Part:
     if array.ndim == 2 and variable not in array.indexes:
         table.columns = [f"x{n + 1}" for n in range(table.shape[1])]
     values, names, frame = _read_table(table, where, request)
-    dims, transposed = (time, variable), array.dims[0] != time
-    own = _LabelledFrame(frame.clock, frame.columns, frame.vector, dims, transposed=transposed, name=array.name)
-    return values, names, own
+    form = {"vector": frame.vector, "clock": frame.clock, "columns": frame.columns, "name": array.name}
+    return values, names, _LabelledFrame(dims=(time, variable), transposed=array.dims[0] != time, **form)
 
 
 def _read_dataset(dataset: Any, where: str, request: Request) -> _Part:
@@ -303,7 +297,8 @@ def _read_dataset(dataset: Any, where: str, request: Request) -> _Part:
     table = dataset[given].reset_coords(drop=True).to_dataframe()
     values, names, frame = _read_table(table, where, request)
     time, *_ = next(iter(dims))
-    return values, names, _LabelledFrame(frame.clock, frame.columns, dims=(time, "variable"), dataset=True)
+    form = {"clock": frame.clock, "columns": frame.columns, "dims": (time, "variable")}
+    return values, names, _LabelledFrame(dataset=True, **form)
 
 
 def _assemble(parts: Sequence[_Part], labels: Sequence[str], several: bool) -> Data:

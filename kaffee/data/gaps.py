@@ -112,7 +112,7 @@ def training_rows_note(train: Series, test: Series) -> str:
 
 def _pack_stretches(series: Series, length: int) -> np.ndarray:
     """Pack every stretch of complete rows into one value of bytes."""
-    packed = [np.empty(0)]
+    packed: list[np.ndarray] = []
     for values in series.recordings:
         if len(values) < length:
             continue
@@ -120,4 +120,4 @@ def _pack_stretches(series: Series, length: int) -> np.ndarray:
         rows = windows[~np.isnan(windows).any(axis=(1, 2))].reshape(-1, length * series.num_coordinates)
         if len(rows):
             packed.append(rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel())
-    return np.concatenate(packed[1:] or packed)
+    return np.concatenate(packed) if packed else np.empty(0)

@@ -106,8 +106,10 @@ def read_series(
             if times is None and time_column is None:
                 _warn_of_ramps(values, names, table.source)
             if not recordings:
-                origin = _find_origin(table.names, roles, dates)
-            for label, rows in _group(table, cells, roles.recording, len(values)).items():
+                time, recording = ("" if j is None else table.names[j] for j in (roles.time, roles.recording))
+                time = timeaxis.DEFAULT_TIME if time.lower() in _INDEX_NAMES else time
+                origin = Origin(time, dates, recording or timeaxis.DEFAULT_RECORDING)
+            for label, rows in _group(table, cells, roles.recording, len(values)):
                 part = _Recording(values[rows], None if times is None else times[rows], table.source, label, file)
                 recordings.append(_regularise(part, rows, table.place, time_tolerance, notes))
     axes = [part.times for part in recordings if part.times is not None]
@@ -248,16 +250,6 @@ def _match_columns(table: Table, roles: Roles, wanted: tuple[str, ...]) -> tuple
     return wanted, roles._replace(coordinates=[positions[names.index(name)] for name in wanted])
 
 
-def _find_origin(names: Sequence[str], roles: Roles, dates: Dates | None) -> Origin:
-    """Keep the names of the columns that are no coordinates; an index without a name gets one."""
-    time = "" if roles.time is None else names[roles.time]
-    return Origin(
-        time=timeaxis.DEFAULT_TIME if time.lower() in _INDEX_NAMES else time,
-        dates=dates,
-        recording=timeaxis.DEFAULT_RECORDING if roles.recording is None else names[roles.recording],
-    )
-
-
 def _read_times(table: Table, cells: Any, column: int | None) -> tuple[Times | None, Dates | None]:
     """Convert a column of numbers, datetimes or text to times, and find how its dates are written."""
     if column is None:
@@ -303,19 +295,25 @@ def _warn_of_ramps(values: Values, columns: Sequence[str], source: str) -> None:
         )
 
 
-def _group(table: Table, cells: Any, column: int | None, num_rows: int) -> dict[Hashable, np.ndarray]:
-    """Find the rows of each recording, by label in the order of first appearance."""
+def _group(table: Table, cells: Any, column: int | None, num_rows: int) -> Iterable[tuple[Hashable, np.ndarray]]:
+    """Find label and rows of each recording, in the order of first appearance."""
+    import pandas as pd
+
     if column is None:
-        return {None: np.arange(num_rows)}
-    groups: dict[Hashable, list[int]] = {}
-    for row, label in enumerate(cells[column].tolist()):
-        if label is None or label != label or not isinstance(label, Hashable):
-            what = "no recording label" if label is None or label != label else f"a {type(label).__name__} is no label"
-            raise DataError(
-                f"{table.place(row)}, column '{table.names[column]}': {what}. Fill it in, or remove the row."
-            )
-        groups.setdefault(int(label) if isinstance(label, float) and label.is_integer() else label, []).append(row)
-    return {label: np.array(rows) for label, rows in groups.items()}
+        return [(None, np.arange(num_rows))]
+    name = table.names[column]
+    try:
+        codes, labels = pd.factorize(cells[column])
+    except TypeError as error:
+        raise DataError(
+            f"{table.source}, column '{name}': {error}, no recording label. Use numbers or text."
+        ) from error
+    if (codes < 0).any():
+        place = table.place(int(np.argmin(codes)))
+        raise DataError(f"{place}, column '{name}': no recording label. Fill it in, or remove the row.")
+    whole = [int(label) if isinstance(label, float) and label.is_integer() else label for label in labels.tolist()]
+    ends = np.cumsum(np.bincount(codes))
+    return zip(whole, np.split(np.argsort(codes, kind="stable"), ends[:-1]), strict=True)
 
 
 def _regularise(

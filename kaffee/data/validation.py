@@ -55,7 +55,8 @@ def as_float64(data: Any, where: str) -> np.ndarray:
 def as_recordings(data: Any, where: str) -> list[Values]:
     """Split an array, or a list of arrays, into recordings (T, N) of the same coordinates."""
     # Nested lists of numbers are one array; arrays in a list are recordings.
-    dims = {np.ndim(item) for item in data if not isinstance(item, list | tuple)} if _is_list(data) else set()
+    several = data if isinstance(data, list | tuple) else ()
+    dims = {np.ndim(item) for item in several if not isinstance(item, list | tuple)}
     listed = bool(dims) and min(dims) >= 1
     items = data if listed else as_float64(data, where)
     if not listed and (items.ndim != 3 or not len(items)):
@@ -69,10 +70,6 @@ def as_recordings(data: Any, where: str) -> list[Values]:
                 "All recordings observe the same coordinates; mark absent ones with nan."
             )
     return recordings
-
-
-def _is_list(data: Any) -> bool:
-    return isinstance(data, list | tuple)
 
 
 def _check_recording(data: Any, where: str, listed: bool = False) -> Values:
@@ -212,19 +209,18 @@ def quoted(names: Sequence[str], limit: int = 12) -> str:
     return text if len(names) <= limit else f"{text}, ... ({len(names)} in all)"
 
 
-def check_count(name: str, value: Any, least: int, most: int | None = None) -> int:
+def check_count(name: str, value: Any, least: int) -> int:
     """Return a number of steps, members or runs as an integer, before a compiler sees it.
 
     >>> check_count("num_steps", 5, 1)
     5
     """
-    bounds = f"use {least} or more" if most is None else f"use a number from {least} to {most}"
     try:
         whole = index(value)
     except TypeError:
-        raise ConfigError(f"{name} = {value!r:.80} is no whole number; {bounds}, as in {name}=10.") from None
+        raise ConfigError(f"{name} = {value!r:.80} is no whole number; use {least} or more, as in {name}=10.") from None
     if isinstance(value, bool):
-        raise ConfigError(f"{name} = {value} is no number; {bounds}, as in {name}=10.")
-    if whole < least or (most is not None and whole > most):
-        raise ConfigError(f"{name} = {whole} is too {'few' if whole < least else 'many'}; {bounds}.")
+        raise ConfigError(f"{name} = {value} is no number; use {least} or more, as in {name}=10.")
+    if whole < least:
+        raise ConfigError(f"{name} = {whole} is too few; use {least} or more.")
     return whole
