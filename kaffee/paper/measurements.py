@@ -21,7 +21,6 @@ from kaffee.certification.spread import spread_growth
 from kaffee.certification.tangents import ALLOWED, Candidate, measure_proxy, try_candidates
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.series import Series
-from kaffee.data.timescales import decorrelation_time
 from kaffee.data.windows import training_windows
 from kaffee.errors import ConfigError
 from kaffee.filtering.evaluation import Target, evaluate_free_runs
@@ -332,7 +331,7 @@ def _compare_proxies(
     rows = protocol.warm_up + protocol.grounding_steps + 1
     series = Series.from_arrays(reference.test_observations[:rows], columns=reference.train.columns)
     run = filter_pass(trained.with_model(chosen, trained.method), series, choose_starts(series, _NUM_STARTS))
-    spread = spread_growth(run, (round(decorrelation_time(reference.train)),), seed=0).horizons[0].spread
+    spread = spread_growth(run, (round(reference.train.decorrelation_time),), seed=0).horizons[0].spread
     local = [candidate for candidate in candidates if candidate.name != "quadratic"]
     return {
         "g_tan": truth.pooled,
