@@ -251,7 +251,8 @@ def _score_gaussian(
 ) -> Score:
     """Score Gaussian forecasts of y, all in standardised units; NaN if one of them is not finite."""
     if not mask.any():
-        return Score(*[float("nan")] * 7, 0)
+        nan = float("nan")
+        return Score(nan, nan, nan, nan, nan, nan, nan, 0)
     units = np.broadcast_to(scale, y.shape)[mask]
     y, mean, std = y[mask], mean[mask], np.maximum(std[mask], STD_FLOOR)
     nll, crps, squares = gaussian_nll(y, mean, std), gaussian_crps(y, mean, std), (y - mean) ** 2

@@ -240,9 +240,16 @@ def _judge_whiteness(residuals: Residuals) -> Verdict:
     white = residuals.whiteness
     if white is None:
         return _verdict("whiteness", "unknown", "Held-out recordings are too short for autocorrelations.")
-    what = "size of autocorrelation"
+    chance: Any = white.chance
     worst_one = _find_decisive(
-        _compare(what, f"{residuals.columns[j]}, lag {white.lags[k]}", r, AUTOCORRELATION, white.chance[k, j], sign="±")
+        _compare(
+            "size of autocorrelation",
+            f"{residuals.columns[j]}, lag {k + 1}",
+            r,
+            AUTOCORRELATION,
+            chance[k, j],
+            sign="±",
+        )
         for (k, j), r in np.ndenumerate(white.autocorrelations)
         if np.isfinite(r)
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from certification.truth import PROTOCOL, Weights, make_reference, scaled, standardised
 
 from kaffee.certification.card import evaluate, score_ensembles, tangent_grounding
 from kaffee.certification.fidelity import fidelity, simulate_reference
@@ -16,14 +17,17 @@ from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.context_card import assimilate_sparsely, evaluate_in_context, sparse_mask
 from kaffee.systems.catalogue import get_system
 
-from .truth import PROTOCOL, scaled, standardised
-
 HERE = replace(PROTOCOL, spectrum_horizons=(1, 3), gates="surrogate")
 
 
 @pytest.fixture(scope="module")
-def model(weights):
-    return weights.model(np.float32)
+def reference():
+    return make_reference()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Weights().model(np.float32)
 
 
 @pytest.fixture(scope="module")
