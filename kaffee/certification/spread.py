@@ -222,10 +222,9 @@ def _spread_curve(variance: Entries, squares: Entries, mask: Mask) -> Curve:
 
 def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> SpreadGrowth:
     """Carry the beliefs at the starts ahead by the model's own recursion, and relate spread to error at `horizons`."""
-    model = run.reconstruction.model
-    ahead = carry_ahead(model, run.recursion, run.beliefs, max(horizons))
-    noise = np.asarray(model.shell.observation_variance(), np.float64)
-    own = None if run.recursion.transport else carry_ahead(model, Recursion(), run.beliefs, max(horizons)).variance
+    ahead = carry_ahead(run, max(horizons))
+    own = None if run.recursion.transport else carry_ahead(run, max(horizons), Recursion()).variance
+    noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
     rng = np.random.default_rng(seed)
     spreads = []
     for h in horizons:

@@ -275,7 +275,7 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
     best = _choose_candidate(candidates)
     fit, (now, after) = _list_maps(N, ALLOWED)[best.name], _pair_rows(train, best.width)
     points = run.starts.ahead(tuple(_smooth(values, best.width) for values in run.standard), 0)
-    variance = carry_ahead(run.reconstruction.model, run.recursion, run.beliefs, 1).variance
+    variance = carry_ahead(run, 1).variance
     with np.errstate(divide="ignore", invalid="ignore"):
         model = np.log(variance[:, 1]) - np.log(variance[:, 0])
     chosen = ~np.isnan(points).any(axis=1) & np.isfinite(model).all(axis=1)
