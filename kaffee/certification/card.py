@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kaffee.certification.fidelity import Fidelity, Protocol, Reference, fidelity
+from kaffee.certification.fidelity import Fidelity, Protocol, Reference, measure_fidelity
 from kaffee.data.gaps import evenly
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import dynamics_of, get_method, initial_belief
@@ -51,7 +51,7 @@ def _variance_growth(
     return jax.lax.scan(body, start, (observations.x, observations.mask, observations.noise))[1]
 
 
-def tangent_grounding(
+def measure_grounding(
     model: StateSpaceModel,
     recursion: Recursion,
     reference: Reference,
@@ -215,7 +215,7 @@ def evaluate(
     """
     protocol = protocol or Protocol()
     h = reference.lyapunov.sum_positive
-    core = core_fidelity or fidelity(model, reference, protocol, stochastic=False, h_reference=h)
+    core = core_fidelity or measure_fidelity(model, reference, protocol, stochastic=False, h_reference=h)
     extra: dict[str, Any] = {
         "h_core": core.h,
         "exponents_core": core.exponents,
@@ -230,8 +230,8 @@ def evaluate(
         recursion = get_method(method).filter
         embedded = score_ensembles(model, recursion, reference, protocol, "embedding")
         filtered = score_ensembles(model, recursion, reference, protocol, "filtered")
-        tangents = tangent_grounding(model, recursion, reference, protocol, (1, *protocol.spectrum_horizons))
-        noisy = fidelity(model, reference, protocol, stochastic=True, h_reference=h)
+        tangents = measure_grounding(model, recursion, reference, protocol, (1, *protocol.spectrum_horizons))
+        noisy = measure_fidelity(model, reference, protocol, stochastic=True, h_reference=h)
         here, after, tangent = embedded[protocol.horizon], filtered[protocol.horizon], tangents[1]
         local = {
             "nll": here.nll,

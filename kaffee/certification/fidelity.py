@@ -197,7 +197,7 @@ class Fidelity(NamedTuple):
     diverged: int
 
 
-def fidelity(
+def measure_fidelity(
     model: StateSpaceModel, reference: Reference, protocol: Protocol, *, stochastic: bool, h_reference: float | None
 ) -> Fidelity:
     """Compare a free run of `protocol.rollout_steps` after a transient with the truth.

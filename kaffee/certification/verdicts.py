@@ -244,7 +244,7 @@ def _judge_whiteness(residuals: Residuals) -> Verdict:
         return _compare("size of autocorrelation", place, r, AUTOCORRELATION, chance, sign="±")
 
     every = np.ndenumerate(white.autocorrelations)
-    worst_one = _find_decisive(compare(*place, r) for place, r in every if np.isfinite(r))
+    worst_one = _find_decisive(compare(k, j, r) for (k, j), r in every if np.isfinite(r))
     sentence = (
         f"The autocorrelation that stands out most is {worst_one.value:.3f} ({worst_one.place}; {worst_one.limit}); "
         f"{100 * white.outside:.0f} % lie outside the 95 % band of white noise, 5 % are expected."
