@@ -92,7 +92,7 @@ class Spread(NamedTuple):
         ratio: Mean predicted variance over mean squared error: 1 calibrated, below 1 overconfident.
         spread: Ranks of the predicted standard deviation.
         growth: Ranks of log [B P_{t+h|t} B']_jj - log [B P_{t|t} B']_jj.
-        foretold: How well something else than the predicted spread tells the size of errors.
+        foretold: How well something else than the predicted spread predicts |error|; the name is that of the files.
     """
 
     horizon: int

@@ -206,7 +206,7 @@ def _spectrum(
 
 
 def _plan(z: Float[Array, "..."], transient: int | None, num_steps: int | None) -> tuple[int, int]:
-    """Numbers of steps to discard and to average."""
+    """Return the numbers of steps to discard and to average."""
     if z.ndim == 1:
         if num_steps is None:
             raise ConfigError("Give num_steps: an initial state does not say how far to iterate.")
@@ -227,7 +227,7 @@ def _plan(z: Float[Array, "..."], transient: int | None, num_steps: int | None) 
 
 
 def _random_frame(M: int, K: int, dtype: Any) -> Float[Array, "M K"]:
-    """Fixed orthonormal columns in general position: coordinate axes may be invariant and miss the growth."""
+    """Draw fixed orthonormal columns in general position: coordinate axes may be invariant and miss the growth."""
     frame, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((M, K)))
     return jnp.asarray(frame, dtype)
 
@@ -285,7 +285,7 @@ def _first(index: Int[Array, ""], ok: Array, t: Int[Array, ""]) -> Int[Array, ""
 def _tangent(
     step: Callable[..., Any], z: Float[Array, " M"], Y: Float[Array, "M K"]
 ) -> tuple[Float[Array, " M"], Float[Array, "M K"]]:
-    """The next state and J(z) Y."""
+    """Return the next state and J(z) Y."""
     jacobian = getattr(step, "jacobian", None)
     if jacobian is not None and not isinstance(step, _SystemLike):
         return step(z), jacobian(z) @ Y
