@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kaffee.certification.fidelity import Fidelity, Protocol, Reference, fidelity
+from kaffee.certification.fidelity import Fidelity, Protocol, Reference, measure_fidelity
 from kaffee.data.gaps import evenly
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import dynamics_of, get_method, initial_belief
@@ -24,29 +24,14 @@ from kaffee.records import jsonable
 NAN = float("nan")
 
 
-class Growth(NamedTuple):
-    """Variances along a filter run, in standardised observed coordinates.
-
-    Attributes:
-        posterior: Omega_{t|t} = B Sigma_{t|t} B'.
-        predicted: The diagonals of B Sigma_{t+h|t} B' for h = 1..H, without observation noise.
-    """
-
-    posterior: Float[Array, "T N N"]
-    predicted: Float[Array, "T H N"]
-
-
 @eqx.filter_jit
 def _variance_growth(
-    model: StateSpaceModel,
-    x: Float[Array, "T N"],
-    recursion: Recursion,
-    horizon: int = 1,
-    key: Key[Array, ""] | None = None,
-) -> Growth:
+    model: StateSpaceModel, x: Float[Array, "T N"], recursion: Recursion, horizon: int, key: Key[Array, ""]
+) -> tuple[Float[Array, "T N N"], Float[Array, "T H N"]]:
     """Filter a complete series and, at each step, predict `horizon` steps ahead without assimilation.
 
-    `key` draws the noise inside the core while it filters, if it has any.
+    `key` draws the noise inside the core while it filters, if it has any. Returns Omega_{t|t} = B Sigma_{t|t} B' and
+    the diagonals of B Sigma_{t+h|t} B' for h = 1..H, without observation noise, in standardised units.
     """
     start = initial_belief(model, model.embed(x[None, 0]))
     dynamics = dynamics_of(model, start)
@@ -58,15 +43,15 @@ def _variance_growth(
         belief = predict(dynamics.core, dynamics.process_variance, belief, transport=recursion.transport)
         return belief, jnp.diagonal(observed(belief.covariance))
 
-    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, Growth]:
+    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
         now = step(recursion, dynamics, model.observation, belief, *inputs)
         _, predicted = jax.lax.scan(ahead, now.filtered, None, length=horizon)
-        return now.filtered, Growth(observed(now.filtered.covariance), predicted)
+        return now.filtered, (observed(now.filtered.covariance), predicted)
 
     return jax.lax.scan(body, start, (observations.x, observations.mask, observations.noise))[1]
 
 
-def tangent_grounding(
+def measure_grounding(
     model: StateSpaceModel,
     recursion: Recursion,
     reference: Reference,
@@ -81,14 +66,12 @@ def tangent_grounding(
     chosen = model.exact() if protocol.gates == "hard" else model
     rows = protocol.warm_up + protocol.grounding_steps + 1
     x = jnp.asarray(reference.scaler.transform(reference.test_observations[:rows]), model.dtype)
-    growth = jax.tree.map(
-        lambda a: np.asarray(a, np.float64)[protocol.warm_up :],
-        _variance_growth(chosen, x, recursion, max(horizons), jax.random.key(protocol.seed)),
-    )
-    # Growth[i] belongs to row i + 1 of x: the first row only anchors the belief.
-    first, count = protocol.warm_up + 1, len(growth.posterior)
+    growth = _variance_growth(chosen, x, recursion, max(horizons), jax.random.key(protocol.seed))
+    posterior, predicted = (np.asarray(a, np.float64)[protocol.warm_up :] for a in growth)
+    # Index i belongs to row i + 1 of x: the first row only anchors the belief.
+    first, count = protocol.warm_up + 1, len(posterior)
     J = reference.jacobians(reference.test_states[first : first + count + max(horizons) - 1])
-    before = np.diagonal(growth.posterior, axis1=1, axis2=2)
+    before = np.diagonal(posterior, axis1=1, axis2=2)
     # Without transport each variance settles at a constant, of which float32 leaves fewer digits.
     tolerance = max(TOLERANCE, 100.0 * float(jnp.finfo(model.dtype).eps))
     measured, product = {}, J[:count]
@@ -96,8 +79,8 @@ def tangent_grounding(
         product = product if h == 1 else J[h - 1 : h - 1 + count] @ product
         if h in horizons:
             with np.errstate(divide="ignore", invalid="ignore"):
-                model_growth = np.log(growth.predicted[:, h - 1]) - np.log(before)
-            measured[h] = grounding(model_growth, oracle_log_growth(growth.posterior, product), tolerance=tolerance)
+                model_growth = np.log(predicted[:, h - 1]) - np.log(before)
+            measured[h] = grounding(model_growth, oracle_log_growth(posterior, product), tolerance=tolerance)
     return measured
 
 
@@ -204,18 +187,9 @@ def read_core(record: dict[str, Any]) -> Fidelity | None:
     extra = record.get("extra") or {}
     if "h_core" not in extra:
         return None
-    numbers = {
-        "d_stsp": record["d_stsp_core"],
-        "dh": record["dh_core"],
-        "d_h": record["d_h_core"],
-        "h": extra["h_core"],
-    }
-    return Fidelity(
-        **{name: NAN if value is None else value for name, value in numbers.items()},
-        exponents=extra["exponents_core"],
-        diverged_at=extra["diverged_at_core"],
-        diverged=record["diverged_core"],
-    )
+    stored = record["d_stsp_core"], record["dh_core"], record["d_h_core"], extra["h_core"]
+    d_stsp, dh, d_h, h = (NAN if value is None else value for value in stored)
+    return Fidelity(d_stsp, dh, d_h, h, extra["exponents_core"], extra["diverged_at_core"], record["diverged_core"])
 
 
 def evaluate(
@@ -241,7 +215,7 @@ def evaluate(
     """
     protocol = protocol or Protocol()
     h = reference.lyapunov.sum_positive
-    core = core_fidelity or fidelity(model, reference, protocol, stochastic=False, h_reference=h)
+    core = core_fidelity or measure_fidelity(model, reference, protocol, stochastic=False, h_reference=h)
     extra: dict[str, Any] = {
         "h_core": core.h,
         "exponents_core": core.exponents,
@@ -256,8 +230,8 @@ def evaluate(
         recursion = get_method(method).filter
         embedded = score_ensembles(model, recursion, reference, protocol, "embedding")
         filtered = score_ensembles(model, recursion, reference, protocol, "filtered")
-        tangents = tangent_grounding(model, recursion, reference, protocol, (1, *protocol.spectrum_horizons))
-        noisy = fidelity(model, reference, protocol, stochastic=True, h_reference=h)
+        tangents = measure_grounding(model, recursion, reference, protocol, (1, *protocol.spectrum_horizons))
+        noisy = measure_fidelity(model, reference, protocol, stochastic=True, h_reference=h)
         here, after, tangent = embedded[protocol.horizon], filtered[protocol.horizon], tangents[1]
         local = {
             "nll": here.nll,

@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kaffee.certification.check import MIN_ROWS
 from kaffee.certification.forecasts import Fan, Scores, default_horizons, forecast_fan, score_forecasts
-from kaffee.certification.free_runs import Agreement, agreement
+from kaffee.certification.free_runs import MIN_ROWS, Agreement, agreement
 from kaffee.certification.innovations import (
     MIN_ENTRIES,
     FilterPass,

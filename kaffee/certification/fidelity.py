@@ -183,7 +183,7 @@ class Fidelity(NamedTuple):
     """How well a free run reconstructs the dynamics; NaN where it diverged.
 
     Attributes:
-        exponents: Lyapunov exponents per unit of time.
+        h, exponents: Sum of the positive Lyapunov exponents, and all of them, per unit of time.
         diverged_at: First step beyond the bound, 0 for never.
         diverged: How many of the watched runs diverged.
     """
@@ -197,7 +197,7 @@ class Fidelity(NamedTuple):
     diverged: int
 
 
-def fidelity(
+def measure_fidelity(
     model: StateSpaceModel, reference: Reference, protocol: Protocol, *, stochastic: bool, h_reference: float | None
 ) -> Fidelity:
     """Compare a free run of `protocol.rollout_steps` after a transient with the truth.

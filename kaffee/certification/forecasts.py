@@ -54,9 +54,6 @@ class Forecast(NamedTuple):
     std: Float[np.ndarray, "S H N"]
 
 
-# Baselines: what anyone could forecast without a model of the dynamics.
-
-
 def _climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
     """Forecast N(mean, variance) of the training data, whatever was read last."""
     everything = np.concatenate(train)
@@ -115,9 +112,6 @@ def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: 
     return Forecast(mean, std)
 
 
-# The surrogate's forecasts: beliefs carried ahead by the covariance recursion, and by ensembles.
-
-
 class Ahead(NamedTuple):
     """Moments of the signal B z after 0..H steps without observations, in standardised units."""
 
@@ -127,42 +121,39 @@ class Ahead(NamedTuple):
 
 @eqx.filter_jit
 def _carry_ahead(model: StateSpaceModel, recursion: Recursion, beliefs: Belief, num_steps: int) -> tuple[Array, Array]:
-    Gamma, observation = model.shell.process_variance(), model.observation
-
     def moments(belief: Belief) -> tuple[Array, Array]:
-        return observation.observe(belief.mean), signal_variance(observation, belief.covariance)
+        return model.observation.observe(belief.mean), signal_variance(model.observation, belief.covariance)
 
     def body(belief: Belief, _: None) -> tuple[Belief, tuple[Array, Array]]:
-        belief = predict(model.core, Gamma, belief, transport=recursion.transport)
+        belief = predict(model.core, model.shell.process_variance(), belief, transport=recursion.transport)
         return belief, moments(belief)
 
     _, later = jax.lax.scan(body, beliefs, None, length=num_steps)
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), moments(beliefs), later)
 
 
-def carry_ahead(model: StateSpaceModel, recursion: Recursion, beliefs: Belief, num_steps: int) -> Ahead:
-    """Apply z' = F(z), P' = J P J' + Gamma `num_steps` times; index 0 is the filtered belief itself."""
-    moments = _carry_ahead(model, recursion, beliefs, num_steps)
+def carry_ahead(run: FilterPass, num_steps: int, recursion: Recursion | None = None) -> Ahead:
+    """Apply z' = F(z), P' = J P J' + Gamma `num_steps` times to the beliefs at the starts of a filter pass.
+
+    Index 0 is the filtered belief itself. `recursion` is another one than the filter's own.
+    """
+    moments = _carry_ahead(run.reconstruction.model, recursion or run.recursion, run.beliefs, num_steps)
     return Ahead(*(np.asarray(a, np.float64).swapaxes(0, 1) for a in moments))
 
 
-def _gaussian_forecast(
-    model: StateSpaceModel, recursion: Recursion, beliefs: Belief, horizons: Sequence[int]
-) -> Forecast:
+def _gaussian_forecast(run: FilterPass, horizons: Sequence[int]) -> Forecast:
     """Forecast readings at `horizons` by the covariance recursion; exact for a linear core, and for any at one step."""
-    ahead, chosen = carry_ahead(model, recursion, beliefs, max(horizons)), list(horizons)
-    noise = np.asarray(model.shell.observation_variance(), np.float64)
+    ahead, chosen = carry_ahead(run, max(horizons)), list(horizons)
+    noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
     return Forecast(ahead.mean[:, chosen], np.sqrt(ahead.variance[:, chosen] + noise))
 
 
-def _ensemble_forecast(
-    model: StateSpaceModel, beliefs: Belief, horizons: Sequence[int], members: int, *, seed: int
-) -> tuple[Forecast, int]:
+def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *, seed: int) -> tuple[Forecast, int]:
     """Forecast readings at `horizons` by the moments of ensembles; also count the members that left the attractor.
 
     Those are left out from where they left, as in `kaffee.inference.forecast`; with fewer than two others NaN.
     """
-    longest, (S, _) = max(horizons), beliefs.mean.shape
+    model, beliefs, longest, S = run.reconstruction.model, run.beliefs, max(horizons), len(run.starts.rows)
     chunk = max(1, min(S, MAX_NUMBERS // (members * longest * model.num_observed)))
     # The last chunk is filled up with repetitions, so that one program serves all.
     order = np.concatenate([np.arange(S), np.zeros(-S % chunk, int)]).reshape(-1, chunk)
@@ -181,17 +172,11 @@ def _ensemble_forecast(
     return Forecast(*(np.concatenate(parts)[:S] for parts in zip(*moments, strict=True))), diverged
 
 
-# Scores.
-
-
 class Score(NamedTuple):
     """Scores of one method at one horizon, means over the same readings for all methods.
 
-    Attributes:
-        nll, crps, rmse: In data units. Coordinates in different units are better compared in the standardised ones.
-        nll_standard, crps_standard, rmse_standard: In units of the training data's spread.
-        coverage_90: Share of readings inside the central 90 % band.
-        num_entries: Number of readings.
+    In data units, and `_standard` in units of the training data's spread, which suits coordinates in different units.
+    `num_entries` is the number of readings, `coverage_90` the share of them inside the central 90 % band.
     """
 
     nll: float
@@ -224,10 +209,9 @@ class Scores:
     """Forecast scores by method and horizon.
 
     Attributes:
-        horizons: In steps; `times`: the same in units of time.
+        horizons, times: In steps, and in units of time.
         methods: Scores at every horizon; "surrogate" and the baselines.
         skill: Against the best baseline at every horizon.
-        num_starts: Rows that forecasts start from.
         members: Of the surrogate's ensembles, beyond one step.
         diverged_members: How many of them left the attractor before the longest horizon, of members x starts.
     """
@@ -250,7 +234,8 @@ def _score_gaussian(
 ) -> Score:
     """Score Gaussian forecasts of y, all in standardised units; NaN if one of them is not finite."""
     if not mask.any():
-        return Score(*[float("nan")] * 7, 0)
+        nan = float("nan")
+        return Score(nan, nan, nan, nan, nan, nan, nan, 0)
     units = np.broadcast_to(scale, y.shape)[mask]
     y, mean, std = y[mask], mean[mask], np.maximum(std[mask], STD_FLOOR)
     nll, crps, squares = gaussian_nll(y, mean, std), gaussian_crps(y, mean, std), (y - mean) ** 2
@@ -292,13 +277,7 @@ def _measure_skill(
 
 
 def score_forecasts(
-    run: FilterPass,
-    linear: FilterPass | None,
-    train: Recordings,
-    horizons: Sequence[int],
-    *,
-    members: int,
-    seed: int,
+    run: FilterPass, linear: FilterPass | None, train: Recordings, horizons: Sequence[int], *, members: int, seed: int
 ) -> Scores:
     """Score surrogate, persistence, climatology and the linear model, from the same rows and on the same readings.
 
@@ -311,10 +290,10 @@ def score_forecasts(
         train: Standardised training recordings.
     """
     horizons = tuple(sorted(set(horizons)))
-    starts, model = run.starts, run.reconstruction.model
-    own, diverged = _ensemble_forecast(model, run.beliefs, horizons, members, seed=seed)
+    starts = run.starts
+    own, diverged = _ensemble_forecast(run, horizons, members, seed=seed)
     if horizons[0] == 1:
-        first = _gaussian_forecast(model, run.recursion, run.beliefs, (1,))
+        first = _gaussian_forecast(run, (1,))
         own.mean[:, 0], own.std[:, 0] = first.mean[:, 0], first.std[:, 0]
     forecasts = {
         SURROGATE: own,
@@ -322,9 +301,7 @@ def score_forecasts(
         "climatology": _climatology(train, starts, horizons),
     }
     if linear is not None:
-        forecasts["linear"] = _gaussian_forecast(
-            linear.reconstruction.model, linear.recursion, linear.beliefs, horizons
-        )
+        forecasts["linear"] = _gaussian_forecast(linear, horizons)
     methods: dict[str, list[Score]] = {name: [] for name in forecasts}
     skill = []
     for i, h in enumerate(horizons):

@@ -283,5 +283,7 @@ def average_exponents(runs: FreeRunEvaluation, dt: float) -> Exponents | None:
 
 def _typical_run(runs: FreeRunEvaluation | None) -> Float[np.ndarray, "T N"] | None:
     """Return the run whose D_stsp is the middle one; None if all diverged."""
-    order = np.argsort([d.d_stsp for d in runs.distances]) if runs else []
-    return runs.observations[order[(len(order) - 1) // 2]] if runs and len(order) else None
+    if runs is None or not runs.distances:
+        return None
+    order = np.argsort([d.d_stsp for d in runs.distances])
+    return runs.observations[order[(len(order) - 1) // 2]]

@@ -1,4 +1,4 @@
-"""One filter pass over held-out recordings, from which every local check takes what it needs."""
+"""One filter pass over held-out recordings, and the checks of its innovations: bias, width, shape and whiteness."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,26 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.special import chdtrc, chdtri, ndtr, ndtri
 
 from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.gaps import evenly
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.gated import Assimilation, Row, make_gate, summarise
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
+from kaffee.metrics.autocorrelation import autocorrelation, count_pairs
 from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
 from kaffee.model.statespace import StateSpaceModel
 
 WARM_UP = 20
 """Rows in which a filter forgets how its first row anchored it, and which are not scored."""
+NUM_LAGS, MIN_PAIRS = 20, 20
+"""Lags of autocorrelations; fewer pairs of rows than this say nothing about a lag."""
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+CURVE = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
+JUDGED = 0.9
+NUM_BINS, MIN_ENTRIES = 20, 50
+"""Bins of the PIT; fewer scored entries than this make a coverage of 90 % uncertain by more than 4 %."""
 
 
 class Starts(NamedTuple):
@@ -30,12 +39,12 @@ class Starts(NamedTuple):
     rows: Int[np.ndarray, " S"]
 
     def ahead(self, recordings: tuple[Float[np.ndarray, "T N"], ...], steps: int) -> Float[np.ndarray, "S N"]:
-        """The row `steps` after each start; NaN beyond the end of its recording."""
-        found = np.full((len(self.rows), recordings[0].shape[1]), np.nan)
+        """Return the row `steps` after each start; NaN beyond the end of its recording."""
+        later = np.full((len(self.rows), recordings[0].shape[1]), np.nan)
         for r, values in enumerate(recordings):
             mine = (self.recordings == r) & (self.rows + steps < len(values))
-            found[mine] = values[self.rows[mine] + steps]
-        return found
+            later[mine] = values[self.rows[mine] + steps]
+        return later
 
 
 @dataclass(frozen=True)
@@ -68,22 +77,20 @@ class FilterPass:
         return self.reconstruction.filter
 
     def scored(self) -> tuple[Bool[np.ndarray, "T N"], ...]:
-        """For every recording, the entries that were predicted and read, after the warm-up."""
-        found = []
-        for row in self.rows:
-            mask = np.asarray(row.accepted) & ~np.asarray(row.restarted)[:, None]
+        """Mark the entries of every recording that were predicted and read, after the warm-up."""
+        masks = tuple(np.asarray(row.accepted) & ~np.asarray(row.restarted)[:, None] for row in self.rows)
+        for mask in masks:
             mask[: self.warm_up] = False
-            found.append(mask)
-        return tuple(found)
+        return masks
 
 
 def warm_up_of(series: Series) -> int:
-    """`WARM_UP`, or a quarter of the longest recording if that is less; at least the row that anchors."""
+    """Return `WARM_UP`, or a quarter of the longest recording if that is less; at least the row that anchors."""
     return max(1, min(WARM_UP, max(series.lengths) // 4))
 
 
 def choose_starts(series: Series, count: int) -> Starts:
-    """Up to `count` evenly spaced rows after the warm-up that have a row after them."""
+    """Choose up to `count` evenly spaced rows after the warm-up that have a row after them."""
     warm_up = warm_up_of(series)
     pairs = [(r, t) for r, length in enumerate(series.lengths) for t in range(warm_up, length - 1)]
     if not pairs:
@@ -91,8 +98,7 @@ def choose_starts(series: Series, count: int) -> Starts:
             f"{series.label}: the longest recording has {max(series.lengths)} rows; a forecast needs one row after "
             f"{warm_up} to start from. Hold out more."
         )
-    chosen = np.unique(np.linspace(0, len(pairs) - 1, min(count, len(pairs))).round().astype(int))
-    table = np.array(pairs)[chosen]
+    table = np.array(pairs)[np.unique(evenly(len(pairs), min(count, len(pairs))))]
     return Starts(table[:, 0], table[:, 1])
 
 
@@ -111,8 +117,8 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
     model = reconstruction.model
     standard = series.standardised(reconstruction.scaler)
     x = batch_recordings(standard, model.dtype)
-    found = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=_keep_whitened, starts=starts)
-    each = split_recordings(found.rows, series.lengths)
+    swept = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=_keep_whitened, starts=starts)
+    each = split_recordings(swept.rows, series.lengths)
     return FilterPass(
         reconstruction=reconstruction,
         series=series,
@@ -120,18 +126,9 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
         rows=tuple(row for row, _ in each),
         whitened=tuple(np.asarray(y, np.float64) for _, y in each),
         starts=starts,
-        beliefs=found.beliefs,
+        beliefs=swept.beliefs,
         warm_up=warm_up_of(series),
     )
-
-
-NUM_LAGS, MIN_PAIRS = 20, 20
-"""Lags of autocorrelations; fewer pairs of rows than this say nothing about a lag."""
-LEVELS = (0.5, 0.8, 0.9, 0.95)
-CURVE = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
-JUDGED = 0.9
-NUM_BINS, MIN_ENTRIES = 20, 50
-"""Bins of the PIT; fewer scored entries than this make a coverage of 90 % uncertain by more than 4 %."""
 
 
 @dataclass(frozen=True)
@@ -161,36 +158,15 @@ class Whiteness:
     outside: float
 
 
-def autocorrelation(
-    recordings: Sequence[Float[np.ndarray, "T N"]], lag: int
-) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-    """Return r_k over all pairs of rows of one recording that are `lag` apart and both seen, and the number of pairs.
-
-        r_k = [mean over pairs (y_t - m)(y_{t+k} - m)] / [mean over rows (y_t - m)^2]
-
-    With gaps the pairs across them count too: under the model innovations stay independent over a gap.
-    """
-    everything = np.concatenate(recordings)
-    seen = ~np.isnan(everything)
-    count = np.maximum(seen.sum(axis=0), 1)
-    mean = np.where(seen, everything, 0.0).sum(axis=0) / count
-    variance = np.sum(np.where(seen, everything - mean, 0.0) ** 2, axis=0) / count
-    products = [(y[lag:] - mean) * (y[:-lag] - mean) for y in recordings if len(y) > lag]
-    stacked = np.concatenate(products) if products else np.zeros((0, len(mean)))
-    pairs = (~np.isnan(stacked)).sum(axis=0)
-    usable = (pairs >= MIN_PAIRS) & (variance > 0)
-    covariance = np.nansum(stacked, axis=0) / np.maximum(pairs, 1)
-    return np.where(usable, covariance / np.where(usable, variance, 1.0), np.nan), pairs
-
-
 def _whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = NUM_LAGS) -> Whiteness | None:
     """Measure how white sequences are (NaN where there is no value); None if they are too short to tell.
 
     Q = sum_k n_k r_k^2, which is Ljung and Box's n (n + 2) r_k^2 / (n - k) up to terms of order 1 / n and holds with
-    gaps, where n_k pairs are seen. The mean is taken out first: a bias is another fault, and reported as such.
+    gaps, where n_k pairs are seen; pairs across a gap count too, since innovations stay independent over it. The mean
+    is taken out first: a bias is another fault, and reported as such.
     """
-    every = [autocorrelation(recordings, lag) for lag in range(1, num_lags + 1)]
-    r, pairs = (np.array(values) for values in zip(*every, strict=True))
+    pairs = count_pairs(recordings, num_lags)[1:]
+    r = np.where(pairs >= MIN_PAIRS, autocorrelation(recordings, num_lags)[1:], np.nan)
     usable = np.isfinite(r)
     if not usable.any():
         return None

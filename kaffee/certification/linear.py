@@ -130,11 +130,9 @@ def _possible_orders(series: Series) -> list[int]:
     """List the orders with enough rows for their coefficients and a moderate latent size; 1 always."""
     N = series.num_coordinates
 
-    def enough(order: int) -> bool:
-        rows = sum(max(length - order, 0) for length in series.lengths)
-        return order * N <= MOST_LATENT and rows >= ROWS_PER_COEFFICIENT * (order * N + 1)
-
-    return [order for order in ORDERS if order == 1 or enough(order)]
+    rows = {order: sum(max(length - order, 0) for length in series.lengths) for order in ORDERS}
+    enough = [order for order in ORDERS if rows[order] >= ROWS_PER_COEFFICIENT * (order * N + 1)]
+    return [1, *(order for order in enough if 1 < order <= MOST_LATENT / N)]
 
 
 def _choose_orders(series: Series, part: Series) -> list[Choice]:

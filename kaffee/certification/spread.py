@@ -92,7 +92,7 @@ class Spread(NamedTuple):
         ratio: Mean predicted variance over mean squared error: 1 calibrated, below 1 overconfident.
         spread: Ranks of the predicted standard deviation.
         growth: Ranks of log [B P_{t+h|t} B']_jj - log [B P_{t|t} B']_jj.
-        foretold: How well something else than the predicted spread tells the size of errors.
+        foretold: How well something else than the predicted spread predicts |error|; the name is that of the files.
     """
 
     horizon: int
@@ -222,10 +222,9 @@ def _spread_curve(variance: Entries, squares: Entries, mask: Mask) -> Curve:
 
 def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> SpreadGrowth:
     """Carry the beliefs at the starts ahead by the model's own recursion, and relate spread to error at `horizons`."""
-    model = run.reconstruction.model
-    ahead = carry_ahead(model, run.recursion, run.beliefs, max(horizons))
-    noise = np.asarray(model.shell.observation_variance(), np.float64)
-    own = None if run.recursion.transport else carry_ahead(model, Recursion(), run.beliefs, max(horizons)).variance
+    ahead = carry_ahead(run, max(horizons))
+    own = None if run.recursion.transport else carry_ahead(run, max(horizons), Recursion()).variance
+    noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
     rng = np.random.default_rng(seed)
     spreads = []
     for h in horizons:

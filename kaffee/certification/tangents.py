@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from kaffee.certification.forecasts import Recordings, carry_ahead
 from kaffee.certification.innovations import FilterPass
 from kaffee.data.gaps import evenly
 from kaffee.errors import DataError
-from kaffee.filtering.gaussian import Belief
 from kaffee.metrics.grounding import grounding, oracle_log_growth, spearman
-from kaffee.model.statespace import StateSpaceModel
 
 ALLOWED = ("linear", "quadratic", "local")
 RIDGE = 1e-3
@@ -215,11 +212,10 @@ def _choose_candidate(candidates: list[Candidate]) -> Candidate:
 
 
 class Growths(NamedTuple):
-    """Log-growths of variance at some of the starts of a filter pass.
+    """Log-growths of variance at those starts of a filter pass that are complete, with neighbours for smoothing.
 
     Attributes:
-        chosen: Which of the starts: complete rows, with the neighbours that smoothing needs.
-        covariance: B P_{t|t} B' there.
+        covariance: B P_{t|t} B' at the `chosen` starts.
         model: log [B P_{t+1|t} B']_jj - log [B P_{t|t} B']_jj.
         proxy: log [J B P_{t|t} B' J']_jj - log [B P_{t|t} B']_jj with J from data.
     """
@@ -256,11 +252,6 @@ class TangentProxy:
     candidates: list[Candidate]
 
 
-@eqx.filter_jit
-def _observed_covariance(model: StateSpaceModel, beliefs: Belief) -> Float[Array, "S N N"]:
-    return model.observation.columns(model.observation.rows(beliefs.covariance))
-
-
 def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate]) -> tuple[TangentProxy, Growths]:
     """Measure the proxy by the best of `candidates`; also return the growths behind it.
 
@@ -275,7 +266,7 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
     best = _choose_candidate(candidates)
     fit, (now, after) = _list_maps(N, ALLOWED)[best.name], _pair_rows(train, best.width)
     points = run.starts.ahead(tuple(_smooth(values, best.width) for values in run.standard), 0)
-    variance = carry_ahead(run.reconstruction.model, run.recursion, run.beliefs, 1).variance
+    variance = carry_ahead(run, 1).variance
     with np.errstate(divide="ignore", invalid="ignore"):
         model = np.log(variance[:, 1]) - np.log(variance[:, 0])
     chosen = ~np.isnan(points).any(axis=1) & np.isfinite(model).all(axis=1)
@@ -284,7 +275,8 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
             f"{run.series.label}: {chosen.sum()} of the held-out rows that forecasts start from are complete, with "
             f"their neighbours; growth of variance is compared over at least {MIN_GROWTHS} entries. Hold out more."
         )
-    covariance = np.asarray(_observed_covariance(run.reconstruction.model, run.beliefs), np.float64)[chosen]
+    observation = run.reconstruction.model.observation
+    covariance = np.asarray(observation.columns(observation.rows(run.beliefs.covariance)), np.float64)[chosen]
 
     def grow(rows: slice) -> Float[np.ndarray, "C N"]:
         return oracle_log_growth(covariance, fit(now[rows], after[rows])(points[chosen])[1])

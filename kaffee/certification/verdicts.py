@@ -213,13 +213,11 @@ def _judge_calibration(residuals: Residuals) -> Verdict:
         _compare("bias in standard deviations", r.columns[j], r.bias[j], BIAS, bias_limits[j], sign="±") for j in seen
     )
 
-    def width(finding: _Finding, wide: bool) -> str:
-        return "" if finding.status == "pass" else ", bands too wide" if wide else ", bands too narrow"
-
+    wrong = [", bands too wide" if wide else ", bands too narrow" for wide in (nis.value < 1, cover.value > JUDGED)]
+    nis_width, cover_width = ("" if f.status == "pass" else w for f, w in zip((nis, cover), wrong, strict=True))
     parts = {
-        f"NIS {nis.value:.2f} of {nis.place} ({nis.limit}{width(nis, nis.value < 1)})": nis,
-        f"coverage of {100 * JUDGED:g} % bands {cover.value:.3f} of {cover.place} ({cover.limit}"
-        f"{width(cover, cover.value > JUDGED)})": cover,
+        f"NIS {nis.value:.2f} of {nis.place} ({nis.limit}{nis_width})": nis,
+        f"coverage of {100 * JUDGED:g} % bands {cover.value:.3f} of {cover.place} ({cover.limit}{cover_width})": cover,
         f"bias {bias.value:+.2f} standard deviations of {bias.place} ({bias.limit})": bias,
         f"PIT of {pit.place} within {pit.value:.3f} of uniform ({pit.limit})": pit,
     }
@@ -240,12 +238,13 @@ def _judge_whiteness(residuals: Residuals) -> Verdict:
     white = residuals.whiteness
     if white is None:
         return _verdict("whiteness", "unknown", "Held-out recordings are too short for autocorrelations.")
-    what = "size of autocorrelation"
-    worst_one = _find_decisive(
-        _compare(what, f"{residuals.columns[j]}, lag {white.lags[k]}", r, AUTOCORRELATION, white.chance[k, j], sign="±")
-        for (k, j), r in np.ndenumerate(white.autocorrelations)
-        if np.isfinite(r)
-    )
+
+    def compare(k: int, j: int, r: float) -> _Finding:
+        place, chance = f"{residuals.columns[j]}, lag {white.lags[k]}", float(white.chance[k, j])
+        return _compare("size of autocorrelation", place, r, AUTOCORRELATION, chance, sign="±")
+
+    every = np.ndenumerate(white.autocorrelations)
+    worst_one = _find_decisive(compare(k, j, r) for (k, j), r in every if np.isfinite(r))
     sentence = (
         f"The autocorrelation that stands out most is {worst_one.value:.3f} ({worst_one.place}; {worst_one.limit}); "
         f"{100 * white.outside:.0f} % lie outside the 95 % band of white noise, 5 % are expected."

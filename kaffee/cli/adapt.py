@@ -138,7 +138,7 @@ def _true_states(system: str, seed: int) -> "tuple[np.ndarray, np.ndarray]":
 
 def _free_run_line(checked: "Check", likeness: tuple[float, float] | None) -> str:
     """How the core runs on its own; D_stsp of few rows is large even for the truth, hence the number beside it."""
-    from kaffee.certification.check import MIN_ROWS
+    from kaffee.certification.free_runs import MIN_ROWS
 
     if checked.diverged_at:
         return f"free run of the core: diverged at step {checked.diverged_at}"

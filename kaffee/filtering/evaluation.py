@@ -6,7 +6,6 @@ they are compared with; all of that is arguments here.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import EllipsisType
 from typing import Any
 
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ class Target:
         estimator, num_samples, seed: Of D_stsp (`kaffee.metrics.attractors.measure_distances`).
         spectra: Whether rows follow each other in time, so that there is a D_H.
         length: Steps of a run that are compared; None: all.
-        columns: Coordinates that are compared; `...`: all.
+        columns: Mask of the coordinates that are compared; `...`: all.
         extent: What pieces of the data cover; None: no run counts as trapped.
     """
 
@@ -40,7 +39,7 @@ class Target:
     seed: int = 0
     spectra: bool = True
     length: int | None = None
-    columns: Bool[np.ndarray, " N"] | EllipsisType = ...
+    columns: Any = ...
     extent: Extent | None = None
 
     def measure(self, runs: list[Float[np.ndarray, "L N"]] | Float[np.ndarray, "S L N"]) -> list[AttractorDistances]:

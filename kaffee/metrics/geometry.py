@@ -1,7 +1,7 @@
-"""D_stsp: how differently two trajectories occupy the state space (appendix C.4).
+"""Estimators of D_stsp: how differently two trajectories occupy the state space (appendix C.4).
 
-Both are estimates of KL(reference || generated) in nats. Values of different estimators or different lengths cannot be
-compared: at 30^3 bins even truth against truth gives 0.6-0.7 for 5000 points.
+All estimate KL(reference || generated) in nats. Values of different estimators or different lengths cannot be compared:
+at 30^3 bins even truth against truth gives 0.6-0.7 for 5000 points. `attractors` chooses one.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from kaffee.errors import ConfigError
 
 
-def _checked(reference: np.ndarray, generated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check(reference: np.ndarray, generated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     reference, generated = np.asarray(reference, np.float64), np.asarray(generated, np.float64)
     if reference.ndim != 2 or generated.ndim != 2 or reference.shape[1] != generated.shape[1]:
         raise ConfigError(
@@ -34,7 +34,7 @@ def d_stsp_histogram(
     num_bins: int = 30,
     smoothing: float = 1e-5,
 ) -> float:
-    """KL divergence of occupation histograms, sum_b p(b) log p(b)/q(b); for up to about three dimensions.
+    """Estimate D_stsp by histograms, sum_b p(b) log p(b)/q(b); for up to about three dimensions.
 
     The bins cover the reference's range plus a tenth of its standard deviation on both sides; generated points outside
     and non-finite ones (of a diverged run) are dropped; with none left the result is infinite. Both histograms are
@@ -48,7 +48,7 @@ def d_stsp_histogram(
     >>> d_stsp_histogram(line, line)
     0.0
     """
-    reference, generated = _checked(reference, generated)
+    reference, generated = _check(reference, generated)
     margin = 0.1 * reference.std(axis=0)
     low, high = reference.min(axis=0) - margin, reference.max(axis=0) + margin
     if not (high > low).all():
@@ -70,7 +70,7 @@ def d_stsp_histogram(
 def _log_mixture(
     points: Float[Array, "S N"], centres: Float[Array, "C K N"], weights: Float[Array, "C K"], variance: Array
 ) -> Float[Array, " S"]:
-    """log sum_k w_k exp(-|x - c_k|^2 / (2 variance)), in chunks of centres and without underflow."""
+    """Compute log sum_k w_k exp(-|x - c_k|^2 / (2 variance)), in chunks of centres and without underflow."""
 
     def body(total: Array, chunk: tuple[Array, Array]) -> tuple[Array, None]:
         c, log_w = chunk
@@ -105,12 +105,12 @@ def d_stsp_mixture(
     num_samples: int = 1000,
     seed: int = 0,
 ) -> float:
-    """Monte Carlo KL between Gaussian mixtures centred on the trajectories (Eq. kl_mc), for many dimensions.
+    """Estimate D_stsp by Monte Carlo between Gaussian mixtures centred on the trajectories (Eq. kl_mc).
 
         1/n sum_i log [1/T sum_t N(x_i | z_t, s^2 I)] / [1/L sum_l N(x_i | zhat_l, s^2 I)],   x_i ~ the first mixture
 
-    Computed in float64 with logsumexp, so that no sample is lost to underflow. Non-finite rows of a diverged run are
-    left out; with none left the result is infinite. Constant coordinates, in either, are as good as others: the
+    For many dimensions. Computed in float64 with logsumexp, so that no sample is lost to underflow. Non-finite rows of
+    a diverged run are left out; with none left the result is infinite. Constant coordinates are as good as others:
     mixtures are `variance` wide in every direction.
 
     Raises:
@@ -122,24 +122,21 @@ def d_stsp_mixture(
 def _mixture_distances(
     reference: np.ndarray, runs: Sequence[np.ndarray], variance: float, num_samples: int, seed: int
 ) -> Float[np.ndarray, " S"]:
-    """`d_stsp_mixture` of many runs, which share the samples and their density under the reference."""
-    pairs = [_checked(reference, run) for run in runs]
+    """Compute `d_stsp_mixture` of many runs, which share the samples and their density under the reference."""
+    pairs = [_check(reference, run) for run in runs]
     reference = np.asarray(reference, np.float64)
     rng = np.random.default_rng(seed)
     centres = reference[rng.integers(len(reference), size=num_samples)]
     points = centres + np.sqrt(variance) * rng.standard_normal(centres.shape)
     log_p = _mixture(points, reference, variance)
-    found = []
-    for _, run in pairs:
-        run = run[np.isfinite(run).all(axis=1)]
-        found.append(float(np.mean(log_p - _mixture(points, run, variance))) if len(run) else float("inf"))
-    return np.array(found)
+    finite = [run[np.isfinite(run).all(axis=1)] for _, run in pairs]
+    return np.array([np.mean(log_p - _mixture(points, run, variance)) if len(run) else np.inf for run in finite])
 
 
 def d_stsp_kernel(
     reference: Float[np.ndarray, "T N"], runs: Sequence[Float[np.ndarray, "L N"]]
 ) -> Float[np.ndarray, " S"]:
-    """`d_stsp_mixture` of each of some runs in units of the reference's spread, with the width that suits recordings.
+    """Estimate D_stsp of some runs by kernel densities: mixtures in units of the reference's spread.
 
     The mixtures are as wide as a kernel density of so many rows should be (Scott 1992): T^(-1/(N+4)) standard
     deviations. Histograms of 30 bins in each of three dimensions would need a hundred times the rows that a recording

@@ -29,7 +29,7 @@ TOLERANCE = 1e-10
 
 
 def spearman(a: Float[np.ndarray, " T"], b: Float[np.ndarray, " T"], *, tolerance: float = TOLERANCE) -> float:
-    """Spearman's rank correlation; 0 if either argument is constant up to numerical precision.
+    """Return Spearman's rank correlation; 0 if either argument is constant up to numerical precision.
 
     >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 90.0]))
     1.0
@@ -49,7 +49,7 @@ def spearman(a: Float[np.ndarray, " T"], b: Float[np.ndarray, " T"], *, toleranc
 def grounding(
     model_growth: Float[np.ndarray, "T N"], oracle_growth: Float[np.ndarray, "T N"], *, tolerance: float = TOLERANCE
 ) -> Grounding:
-    """G_tan from the log-growths of each coordinate's variance at each time.
+    """Compute G_tan from the log-growths of each coordinate's variance at each time.
 
     model:  log [B Sigma_{t+1|t} B']_jj - log [Omega_{t|t}]_jj
     oracle: log [J* Omega_{t|t} J*']_jj - log [Omega_{t|t}]_jj
@@ -64,7 +64,7 @@ def grounding(
 def oracle_log_growth(
     covariance: Float[np.ndarray, "T N N"], jacobian: Float[np.ndarray, "T N N"]
 ) -> Float[np.ndarray, "T N"]:
-    """log [J Omega J']_jj - log Omega_jj for every time and coordinate."""
+    """Compute log [J Omega J']_jj - log Omega_jj for every time and coordinate."""
     pushed: Any = np.einsum("tij,tjk,tik->ti", jacobian, covariance, jacobian, optimize=True)
     before = np.diagonal(covariance, axis1=1, axis2=2)
     with np.errstate(divide="ignore", invalid="ignore"):

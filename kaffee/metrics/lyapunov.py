@@ -20,7 +20,7 @@ NUM_BLOCKS = 20
 
 @runtime_checkable
 class _SystemLike(Protocol):
-    """What a `kaffee.systems.System` has and other maps do not: its own start, burn-in and step."""
+    """A map with its own start, burn-in and time step, such as a `kaffee.systems.System`."""
 
     initial_state: Any
     burn_in: int
@@ -40,8 +40,8 @@ class LyapunovSpectrum:
         num_steps: Number of steps averaged over, transient not counted.
         dt: Time of one step.
         dim: Dimension of the state space, which may exceed the number of exponents.
-        diverged_at: Index of the first state (0 is the initial one) that was not finite itself, or at which
-            the tangent vectors stopped being finite; None if all went well.
+        diverged_at: Index of the first state that was not finite, or at which the tangent vectors stopped being so;
+            None if all went well.
     """
 
     exponents: Float[np.ndarray, " K"]
@@ -93,12 +93,6 @@ class LyapunovSpectrum:
             return float(j) if j == self.dim else math.nan
         return float(j - sums[j - 1] / self.exponents[j])
 
-    @property
-    def running_average(self) -> Float[np.ndarray, "B K"]:
-        """The exponents from the first 1, 2, ... blocks: does the estimate settle?"""
-        count = np.arange(1, len(self.block_exponents) + 1)
-        return np.cumsum(self.block_exponents, axis=0) / count[:, None]
-
 
 def lyapunov_spectrum(
     step: Callable[..., Any],
@@ -110,18 +104,17 @@ def lyapunov_spectrum(
     transient: int | None = None,
     reorthonormalise_every: int = 1,
 ) -> LyapunovSpectrum:
-    """The Lyapunov spectrum of a map, by the QR method of Benettin et al. (used throughout appendix C).
+    """Compute the Lyapunov spectrum of a map, by the QR method of Benettin et al. (used throughout appendix C).
 
         J(z_t) Q_t = Q_{t+1} R_{t+1},    lambda_i = 1/(T dt) sum_t log |R_t,ii|
 
-    With one state, the map is iterated from it: the autonomous spectrum. With a trajectory, the Jacobians are
-    taken at its states, whatever produced them: the spectrum along a noisy or filtered run.
+    With one state, the map is iterated from it: the autonomous spectrum. With a trajectory, the Jacobians are taken at
+    its states, whatever produced them: the spectrum along a noisy or filtered run.
 
-    The products use `step.jacobian` if there is one and automatic differentiation otherwise. The cost of a
-    step is that of the Jacobian, one product with it and one QR of M x num_exponents numbers: ask only for
-    the exponents you need, and for wide spectra of large models set `reorthonormalise_every` to a few steps.
-    Systems run in float64, other maps in the dtype of `states`. A run that diverges gives NaN and says where,
-    it does not raise.
+    The products use `step.jacobian` if there is one and automatic differentiation otherwise. The cost of a step is that
+    of the Jacobian, one product with it and one QR of M x num_exponents numbers: ask only for the exponents you need,
+    and for wide spectra of large models set `reorthonormalise_every` to a few steps. Systems run in float64, other maps
+    in the dtype of `states`. A run that diverges gives NaN and says where, it does not raise.
 
     >>> import jax.numpy as jnp
     >>> spectrum = lyapunov_spectrum(lambda z: jnp.array([2.0, 0.5]) * z, jnp.zeros(2), num_steps=100)
@@ -130,18 +123,16 @@ def lyapunov_spectrum(
 
     Args:
         step: A map from state to next state: a `System`, a core or any function.
-        states: The initial state (M,) or a trajectory (T, M). May be left out for a System, which then starts
-            at its initial state.
-        num_steps: Steps to average over after the transient. Needed without a trajectory; with one, None
-            uses all of it. A remainder that does not fill 20 equal blocks of whole QR intervals is not
-            averaged but added to the transient.
+        states: The initial state (M,) or a trajectory (T, M). May be left out for a System, which then starts at its
+            initial state.
+        num_steps: Steps to average over after the transient. Needed without a trajectory; with one, None uses all of
+            it. A remainder that does not fill 20 equal blocks of whole QR intervals is added to the transient.
         num_exponents: How many exponents, largest first. None: all.
         dt: Time of one step. None: the step of a System, otherwise 1.
-        transient: First steps, in which the state relaxes and the tangent vectors turn into their directions,
-            and which are not averaged. None: 1000, but at most a tenth of a trajectory, and at least the
-            burn-in of a System that starts at its own initial state.
-        reorthonormalise_every: Steps between two QR decompositions. More is faster, and equally exact for the
-            leading exponents; the most negative ones are lost when the vectors become parallel to rounding.
+        transient: First steps, in which the state relaxes and the tangent vectors turn into their directions. None:
+            1000, but at most a tenth of a trajectory, and at least the burn-in of a System at its own initial state.
+        reorthonormalise_every: Steps between two QR decompositions. More is faster, and equally exact for the leading
+            exponents; the most negative ones are lost when the vectors become parallel to rounding.
 
     Raises:
         ConfigError: For a value that does not fit.
@@ -215,7 +206,7 @@ def _spectrum(
 
 
 def _plan(z: Float[Array, "..."], transient: int | None, num_steps: int | None) -> tuple[int, int]:
-    """Numbers of steps to discard and to average."""
+    """Return the numbers of steps to discard and to average."""
     if z.ndim == 1:
         if num_steps is None:
             raise ConfigError("Give num_steps: an initial state does not say how far to iterate.")
@@ -236,7 +227,7 @@ def _plan(z: Float[Array, "..."], transient: int | None, num_steps: int | None) 
 
 
 def _random_frame(M: int, K: int, dtype: Any) -> Float[Array, "M K"]:
-    """Fixed orthonormal columns in general position: coordinate axes may be invariant and miss the growth."""
+    """Draw fixed orthonormal columns in general position: coordinate axes may be invariant and miss the growth."""
     frame, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((M, K)))
     return jnp.asarray(frame, dtype)
 
@@ -294,7 +285,7 @@ def _first(index: Int[Array, ""], ok: Array, t: Int[Array, ""]) -> Int[Array, ""
 def _tangent(
     step: Callable[..., Any], z: Float[Array, " M"], Y: Float[Array, "M K"]
 ) -> tuple[Float[Array, " M"], Float[Array, "M K"]]:
-    """The next state and J(z) Y."""
+    """Return the next state and J(z) Y."""
     jacobian = getattr(step, "jacobian", None)
     if jacobian is not None and not isinstance(step, _SystemLike):
         return step(z), jacobian(z) @ Y

@@ -15,7 +15,7 @@ STD_FLOOR = 1e-3
 _tolerant = np.errstate(over="ignore", invalid="ignore")
 
 
-def _checked(ensemble: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check(ensemble: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ensemble, reference = np.asarray(ensemble, np.float64), np.asarray(reference, np.float64)
     if ensemble.ndim < 2 or ensemble.shape[0] < 2 or ensemble.shape[1:] != reference.shape:
         raise ConfigError(
@@ -61,7 +61,7 @@ def ensemble_nll(
     >>> round(ensemble_nll(np.array([[-1.0], [1.0]]), np.array([0.0])), 4)
     1.2655
     """
-    ensemble, reference = _checked(ensemble, reference)
+    ensemble, reference = _check(ensemble, reference)
     std = np.maximum(ensemble.std(axis=0, ddof=1), floor)
     return float(np.mean(gaussian_nll(reference, ensemble.mean(axis=0), std)))
 
@@ -77,7 +77,7 @@ def ensemble_crps(ensemble: Float[np.ndarray, "K ... N"], reference: Float[np.nd
     >>> ensemble_crps(np.array([[0.0], [2.0]]), np.array([1.0]))
     0.5
     """
-    ensemble, reference = _checked(ensemble, reference)
+    ensemble, reference = _check(ensemble, reference)
     K = ensemble.shape[0]
     ranks = (2 * np.arange(1, K + 1) - K - 1).reshape(-1, *[1] * reference.ndim)
     spread = 2.0 * np.sum(ranks * np.sort(ensemble, axis=0), axis=0) / (2 * K**2)
@@ -91,6 +91,6 @@ def ensemble_rmse(ensemble: Float[np.ndarray, "K S N"], reference: Float[np.ndar
     >>> ensemble_rmse(np.array([[[0.0, 0.0]], [[2.0, 2.0]]]), np.array([[4.0, 1.0]]))
     2.1213203435596424
     """
-    ensemble, reference = _checked(ensemble, reference)
+    ensemble, reference = _check(ensemble, reference)
     squares = np.mean((ensemble.mean(axis=0) - reference) ** 2, axis=-1)
     return float(np.mean(np.sqrt(squares)))

@@ -11,7 +11,7 @@ FLAT = 1e-6
 
 
 def power_spectrum(x: Float[np.ndarray, "T N"], *, smoothing: float = 20.0) -> Float[np.ndarray, "F N"]:
-    """Each coordinate z-scored, `|rfft|^2`, smoothed by a Gaussian of `smoothing` bins, normalised to unit mass.
+    """Estimate power spectra: z-scored `|rfft|^2`, smoothed by a Gaussian of `smoothing` bins, of unit mass.
 
     A constant or non-finite coordinate has no spectrum: its column is NaN. The width is in bins, so results depend on
     the length of the series.
@@ -32,7 +32,7 @@ def power_spectrum(x: Float[np.ndarray, "T N"], *, smoothing: float = 20.0) -> F
 def d_hellinger(
     reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], *, smoothing: float = 20.0
 ) -> float:
-    """The mean over coordinates of sqrt(1 - sum_w sqrt(p_j(w) q_j(w))), between 0 (equal) and 1.
+    """Return D_H, the mean over coordinates of sqrt(1 - sum_w sqrt(p_j(w) q_j(w))), between 0 (equal) and 1.
 
     Both series are cut to the shorter length. A generated coordinate that is constant (up to the rounding of float32,
     in units of the reference's spread) or non-finite counts as 1.

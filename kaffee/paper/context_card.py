@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from kaffee.certification.card import score_ensembles, tangent_grounding
-from kaffee.certification.fidelity import Fidelity, Protocol, Reference, fidelity
+from kaffee.certification.card import measure_grounding, score_ensembles
+from kaffee.certification.fidelity import Fidelity, Protocol, Reference, measure_fidelity
 from kaffee.filtering.likelihood import get_method
 from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.sweep import run_filter
@@ -181,14 +181,14 @@ def evaluate_in_context(
         base: The deterministic axis of the unadapted core; None: this model is it.
         core_fidelity: The deterministic axis of this model, if it is known already (a frozen core's is the base's).
     """
-    core = core_fidelity or fidelity(model, reference, protocol, stochastic=False, h_reference=None)
+    core = core_fidelity or measure_fidelity(model, reference, protocol, stochastic=False, h_reference=None)
     measured: dict[str, Any] = {}
     extra: dict[str, Any] = {"diverged_at_core": core.diverged_at}
     if method != "prior":
         recursion = get_method(method).filter
         filtered = score_ensembles(model, recursion, reference, protocol, "filtered")
         embedded = score_ensembles(model, recursion, reference, protocol, "embedding", (1,))[1]
-        tangent = tangent_grounding(model, recursion, reference, protocol)[1]
+        tangent = measure_grounding(model, recursion, reference, protocol)[1]
         units = float(np.mean(np.log(reference.scaler.scale)))
         steps, warm_up, last = protocol.grounding_steps, protocol.warm_up, reference.train.num_coordinates - 1
         rows: Any = {"warm_up": warm_up, "seed": protocol.seed}

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kaffee.certification.card import evaluate, read_core, tangent_grounding
+from kaffee.certification.card import evaluate, measure_grounding, read_core
 from kaffee.certification.fidelity import Fidelity, Protocol, Reference
 from kaffee.certification.innovations import FilterPass, choose_starts, filter_pass
 from kaffee.certification.spread import spread_growth
@@ -325,7 +325,7 @@ def _compare_proxies(
 
     The last columns are without the quadratic map: it is at home in systems whose vector field is quadratic.
     """
-    truth = tangent_grounding(trained.model, get_method(trained.method).filter, reference, protocol)[1]
+    truth = measure_grounding(trained.model, get_method(trained.method).filter, reference, protocol)[1]
     # As in G_tan: the slopes of the step itself.
     chosen = trained.model.exact() if protocol.gates == "hard" else trained.model
     rows = protocol.warm_up + protocol.grounding_steps + 1

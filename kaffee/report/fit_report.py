@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from kaffee.certification.certificate import Certificate, CertificationSettings, certify
 from kaffee.certification.check import (
-    MIN_ROWS,
     MIN_STEPS,
     Check,
     check,
@@ -18,6 +17,7 @@ from kaffee.certification.check import (
     filter_series,
     start_row,
 )
+from kaffee.certification.free_runs import MIN_ROWS
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
 from kaffee.fitting.config import to_toml

@@ -182,7 +182,7 @@ NAMES = {"data": "data", "core": "kaffee core", "stochastic": "kaffee with noise
 
 def attractor_section(agreement: Agreement, truth: Float[np.ndarray, "T N"] | None = None) -> Section:
     """The held-out recording and free runs in state space."""
-    runs = {NAMES[name]: run for name, run in agreement.drawn.items()}
+    runs = {NAMES[name]: run for name, run in agreement.drawn.items() if name in NAMES}
     columns = list(agreement.shown)
     if truth is not None and truth.shape[1] == len(columns):
         runs = {"truth": truth[: agreement.num_rows], **runs}
@@ -226,7 +226,9 @@ def spectra_section(agreement: Agreement) -> Section | None:
         return None
     panels = {
         column: [
-            Curve(NAMES[name], agreement.frequencies[1:], power[1:, j]) for name, power in agreement.spectra.items()
+            Curve(NAMES[name], agreement.frequencies[1:], power[1:, j])
+            for name, power in agreement.spectra.items()
+            if name in NAMES
         ]
         for j, column in enumerate(agreement.shown)
     }

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kaffee.certification.card import tangent_grounding
+from kaffee.certification.card import measure_grounding
 from kaffee.certification.fidelity import Protocol, Reference
 from kaffee.data.gaps import evenly, longest_stretch
 from kaffee.data.series import Series
@@ -206,7 +206,7 @@ class Certifier:
                 test_states=self.reference.test_states[first : first + rows],
                 test_observations=self.reference.test_observations[first : first + rows],
             )
-            values.append(1.0 - tangent_grounding(model, self.recursion, stretch, protocol)[1].pooled)
+            values.append(1.0 - measure_grounding(model, self.recursion, stretch, protocol)[1].pooled)
         return _mean(values)
 
 

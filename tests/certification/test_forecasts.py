@@ -62,8 +62,8 @@ def test_scores_in_data_units_by_hand():
 def test_ensembles_have_the_moments_of_the_exact_forecast():
     """Of a linear model, within the Monte Carlo error of 200 members."""
     run, members = passed(), 200
-    exact = _gaussian_forecast(run.reconstruction.model, run.recursion, run.beliefs, HORIZONS)
-    sampled, diverged = _ensemble_forecast(run.reconstruction.model, run.beliefs, HORIZONS, members, seed=0)
+    exact = _gaussian_forecast(run, HORIZONS)
+    sampled, diverged = _ensemble_forecast(run, HORIZONS, members, seed=0)
     assert diverged == 0
     z, ratio = (sampled.mean - exact.mean) / exact.std, sampled.std / exact.std
     assert np.abs(z).max() < 5 / members**0.5

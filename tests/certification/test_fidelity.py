@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kaffee.certification.fidelity import fidelity
+from kaffee.certification.fidelity import measure_fidelity
 from kaffee.errors import ConfigError
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, free_run
 from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_mixture
@@ -20,7 +20,7 @@ STEPS, TRANSIENT = PROTOCOL.rollout_steps, PROTOCOL.transient
 
 
 def found_for(model, reference, *, stochastic=False, protocol=PROTOCOL):
-    return fidelity(model, reference, protocol, stochastic=stochastic, h_reference=H_REFERENCE)
+    return measure_fidelity(model, reference, protocol, stochastic=stochastic, h_reference=H_REFERENCE)
 
 
 def hellinger_by_loops(p_series, q_series, width=20):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from models import matrix_of, textbook_filter
+from scipy.stats import norm
 
 from certification.problems import (
     LAMBDA,
@@ -16,7 +17,7 @@ from certification.problems import (
     passed,
     wrong_dynamics,
 )
-from kaffee.certification.innovations import _whiteness, autocorrelation, residual_checks
+from kaffee.certification.innovations import _whiteness, residual_checks
 from kaffee.certification.verdicts import _judge_calibration, _judge_whiteness
 from kaffee.errors import DataError
 from kaffee.metrics.calibration import ks_distance
@@ -116,13 +117,13 @@ def test_too_few_readings_are_an_error_that_says_so():
 
 def test_autocorrelations_against_numpy_and_over_gaps():
     y = np.random.default_rng(0).standard_normal((300, 1))
-    r, pairs = autocorrelation([y], 3)
     c = y[:, 0] - y.mean()
-    assert r[0] == pytest.approx((c[3:] @ c[:-3] / 297) / (c @ c / 300))
-    assert pairs[0] == 297
+    found = _whiteness([y])
+    assert found.autocorrelations[2, 0] == pytest.approx((c[3:] @ c[:-3] / 297) / (c @ c / 300))
+    assert found.bands[2, 0] == pytest.approx(norm.ppf(0.975) / 297**0.5)
     y[100:110] = np.nan
-    assert autocorrelation([y], 3)[1][0] == 297 - 13
-    assert np.isnan(autocorrelation([y[:15]], 3)[0][0])  # too few pairs
+    assert _whiteness([y]).bands[2, 0] == pytest.approx(norm.ppf(0.975) / (297 - 13) ** 0.5)
+    assert np.isfinite(_whiteness([y[:25]]).autocorrelations[:, 0]).sum() == 5  # at larger lags too few pairs
 
 
 def test_whiteness_of_a_first_order_process_is_its_coefficient():

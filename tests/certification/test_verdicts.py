@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from certification.problems import passed
-from certification.test_agreement import made, run_of
+from certification.test_free_runs import made, run_of
 from kaffee.certification.innovations import residual_checks
 from kaffee.certification.verdicts import (
     _find_decisive,

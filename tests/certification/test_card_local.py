@@ -9,7 +9,7 @@ import pytest
 from models import textbook_filter
 from scipy.stats import spearmanr
 
-from kaffee.certification.card import score_ensembles, tangent_grounding
+from kaffee.certification.card import measure_grounding, score_ensembles
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Recursion
@@ -179,7 +179,7 @@ def grounding_by_loops(reference, model, step, jacobian, horizon, *, transport):
 def test_g_tan_is_that_of_a_textbook_filter_and_the_true_tangents(gates, transport, reference, weights, x64):
     # A small gain: without transport, variances settle in a few hundred steps, and then their last digits are ranked.
     model, protocol = weights.model(process=0.02, observation=1.0), replace(PROTOCOL, gates=gates)
-    found = tangent_grounding(model, Recursion(transport=transport), reference, protocol, (1, 2, 5))
+    found = measure_grounding(model, Recursion(transport=transport), reference, protocol, (1, 2, 5))
     assert list(found) == [1, 2, 5]
     jacobian = weights.jacobian if gates == "hard" else surrogate_slopes(weights)
     for horizon, grounding in found.items():
@@ -193,7 +193,7 @@ def test_a_variance_that_has_settled_is_grounded_in_nothing(dtype, reference, we
     """Zero by definition, not the correlation of rounding errors."""
     model = weights.model(dtype, process=0.5, observation=0.5)
     protocol = replace(PROTOCOL, warm_up=60, forecast_span=61)
-    found = tangent_grounding(model, Recursion(transport=False), reference, protocol)[1]
+    found = measure_grounding(model, Recursion(transport=False), reference, protocol)[1]
     assert found.within == 0.0
     assert 0.0 < abs(found.pooled) < 1.0  # the levels of different coordinates still differ
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from certification.truth import PROTOCOL, Weights, make_reference, scaled, standardised
 
-from kaffee.certification.card import evaluate, score_ensembles, tangent_grounding
-from kaffee.certification.fidelity import fidelity, simulate_reference
+from kaffee.certification.card import evaluate, measure_grounding, score_ensembles
+from kaffee.certification.fidelity import measure_fidelity, simulate_reference
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
@@ -16,14 +17,17 @@ from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.context_card import assimilate_sparsely, evaluate_in_context, sparse_mask
 from kaffee.systems.catalogue import get_system
 
-from .truth import PROTOCOL, scaled, standardised
-
 HERE = replace(PROTOCOL, spectrum_horizons=(1, 3), gates="surrogate")
 
 
 @pytest.fixture(scope="module")
-def model(weights):
-    return weights.model(np.float32)
+def reference():
+    return make_reference()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Weights().model(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +40,9 @@ def test_columns_are_those_of_their_functions(card, model, reference):
     assert card.nll == scores[1].nll_all
     assert card.rmse == scores[3].rmse_clean
     assert card.nll - card.nll_standard == pytest.approx(np.log(reference.scaler.scale).mean())
-    tangent = tangent_grounding(model, Recursion(), reference, HERE)[1]
+    tangent = measure_grounding(model, Recursion(), reference, HERE)[1]
     assert (card.g_tan, card.g_tan_within) == (tangent.pooled, tangent.within)
-    core = fidelity(model, reference, HERE, stochastic=False, h_reference=None)
+    core = measure_fidelity(model, reference, HERE, stochastic=False, h_reference=None)
     assert (card.d_stsp_core, card.d_h_core, card.diverged_core) == (core.d_stsp, core.d_h, core.diverged)
     full = evaluate(model, reference, protocol=HERE)
     assert (full.d_stsp_core, full.d_h_core) == (core.d_stsp, core.d_h)
@@ -59,7 +63,7 @@ def test_standardised_nll_is_that_of_standardised_numbers(model, reference):
 
 
 def test_the_ratio_is_to_the_base(model, reference):
-    base = fidelity(model, reference, HERE, stochastic=False, h_reference=None)
+    base = measure_fidelity(model, reference, HERE, stochastic=False, h_reference=None)
     itself = evaluate_in_context(model, reference, method="prior", protocol=HERE)
     assert itself.d_stsp_ratio == 1.0
     assert json.loads(json.dumps(itself.to_dict(), allow_nan=False))["nll"] is None

@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from certification.truth import LATENT, OBSERVED, Weights, linear
 
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.rollout import forecast_ensemble
-
-from .truth import LATENT, OBSERVED, linear
 
 MEMBERS, STEPS = 4000, 4
 ERRORS = 5.0  # standard errors; with 120 numbers each, one in 10,000 runs of the tests would exceed them
@@ -88,8 +87,9 @@ def test_a_belief_without_spread_is_a_state(x64):
     np.testing.assert_allclose(from_belief, from_state, atol=1e-12)
 
 
-def test_forecasts_step_through_the_exact_core(weights, x64):
+def test_forecasts_step_through_the_exact_core(x64):
     """With hardly any noise the members follow the ReLU network itself."""
+    weights = Weights()
     model = weights.model(process=1e-4, observation=1e-4)
     starts = np.random.default_rng(0).standard_normal((8, LATENT))
     found = np.asarray(forecast_ensemble(model, jnp.asarray(starts), 5, 6, key=jax.random.key(0)))
