@@ -21,7 +21,7 @@ from kaffee.fitting.pipeline import Fit, fit
 from kaffee.fitting.run import RunFolder, short_recordings
 from kaffee.fitting.settings import FitSettings
 from kaffee.inference.ensembles import forecast, simulate
-from kaffee.inference.matching import automatic, decided_by_position, model_columns, position_note
+from kaffee.inference.matching import adopt_columns, model_columns
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings, impute, smooth
 from kaffee.inference.results import BAND, FORECAST_LEVELS, Estimates
@@ -345,14 +345,8 @@ class Surrogate(Parameters):
     def _matched(self, X: Any, times: Any) -> tuple[Data, Reconstruction]:
         """The data, and the model under their names where it has none of its own."""
         model = self.reconstruction_
-        wanted = model_columns(model)
-        data = read_data(X, Request(times, wanted, model.provenance.get("frequency")))
-        own = data.series.columns
-        if decided_by_position(wanted, own) and automatic(wanted):
-            if not automatic(own):
-                warnings.warn(position_note(wanted, data.series), UserWarning, stacklevel=3)
-            model = replace(model, columns=own)
-        return data, model
+        data = read_data(X, Request(times, model_columns(model), model.provenance.get("frequency")))
+        return data, adopt_columns(model, data.series)
 
 
 def _as_given(data: Data, found: Estimates, quantiles: Sequence[float]) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kaffee.cli import options
-from kaffee.cli.options import Json, OwnCore, Reading, Run, write_table
+from kaffee.cli.options import Json, OwnCore, RecordingOptions, Run, write_table
 
 if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
@@ -32,7 +32,7 @@ def filter_(
         float | None, typer.Option(help="Reject readings beyond this chi-square quantile, such as 0.9999.")
     ] = None,
     patience: Annotated[int, typer.Option(min=1, help="Rejections in a row after which a column is believed.")] = 10,
-    reading: Reading,
+    reading: RecordingOptions,
     quantiles: Annotated[
         str | None,
         typer.Option(help="Quantile levels, separated by commas.", show_default="0.05,0.95; none with --follow"),
@@ -57,51 +57,30 @@ def filter_(
     their times leave out are filled in ("skipped"); among lines with times, one that is broken or blank is no step.
     Broken lines are reported; the exit code is 3 if there were any.
     """
-    from kaffee.errors import ConfigError
+    from kaffee.errors import ConfigError, DataError
+    from kaffee.inference.recordings import filter_recordings
 
-    believed = {"gate": gate, "patience": patience}
+    believed: dict[str, Any] = {"gate": gate, "patience": patience}
     if follow:
         if files or output is not None:
             raise ConfigError("--follow reads standard input and writes standard output; leave out files and -o.")
         if reading.columns is not None or reading.recording_column is not None or latent:
             raise ConfigError("--columns, --recording-column and --latent are for files; leave them out with --follow.")
-        untimed = reading.time_column == "none"
-        how: dict[str, Any] = {"skip_broken": skip_broken, "any_step": reading.any_step or untimed}
-        how |= {
-            "time_column": None if untimed else reading.time_column,
-            "levels": options.parse_levels(quantiles or ""),
-        }
+        timed = reading.time_column != "none"
+        how: dict[str, Any] = {"skip_broken": skip_broken, "levels": options.parse_levels(quantiles or "")}
+        how |= {"any_step": reading.any_step or not timed, "time_column": reading.time_column if timed else None}
         _filter_stream(run, core, believed, state, how, json=json)
         return
     if not files or output is None:
         raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
     if state is not None or skip_broken:
         raise ConfigError("--state and --skip-broken belong to --follow.")
-    _filter_files(run, files, output, reading, believed, quantiles, core, latent=latent, json=json)
-
-
-def _filter_files(
-    run: Path,
-    files: list[str],
-    output: Path,
-    reading: Reading,
-    believed: dict[str, Any],
-    quantiles: str | None,
-    core: str | None,
-    *,
-    latent: bool,
-    json: bool,
-) -> None:
-    from kaffee.errors import DataError
-    from kaffee.inference.recordings import filter_recordings
-
     levels = None if quantiles is None else options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
     if max(series.lengths) < 2:
         raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
     found = filter_recordings(model, series, **believed, any_step=reading.any_step)
-    facts = found.describe()
-    per_entry = facts["log_likelihood_per_entry"]
+    facts, per_entry = found.describe(), found.facts["log_likelihood_per_entry"]
     sentence = "no reading to score" if per_entry is None else f"log-likelihood {per_entry:.4f} per reading"
     write_table(found.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
     if facts["rejected"]:
@@ -146,7 +125,7 @@ def smooth(
     run: Run,
     files: options.Files,
     output: options.Output,
-    reading: Reading,
+    reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.95",
     latent: options.Latent = False,
     core: OwnCore = None,
@@ -170,7 +149,7 @@ def impute(
     run: Run,
     files: options.Files,
     output: options.Output,
-    reading: Reading,
+    reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.95",
     core: OwnCore = None,
     json: Json = False,
@@ -202,7 +181,7 @@ def forecast(
     members: Annotated[int, typer.Option(min=2, help="Size of the ensemble.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the ensemble.")] = 0,
     observation_noise: Annotated[bool, typer.Option(help="Forecast readings, or the signal behind them.")] = True,
-    reading: Reading,
+    reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.5,0.95",
     core: OwnCore = None,
     json: Json = False,
@@ -250,7 +229,7 @@ def run_free(
 
 
 def _open(
-    run: Path, files: list[str], output: Path, reading: Reading, core: str | None
+    run: Path, files: list[str], output: Path, reading: RecordingOptions, core: str | None
 ) -> tuple["Reconstruction", "Series"]:
     """Load the model and read the recordings, once it is clear that the output can be written."""
     options.check_output(output, files)

@@ -15,9 +15,9 @@ from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.gated import Row
 from kaffee.filtering.recursion import QUANTITIES
 
-BAND = (0.05, 0.95)
+BAND: tuple[float, ...] = (0.05, 0.95)
 """The quantile levels of a 90 % band."""
-FORECAST_LEVELS = (0.05, 0.5, 0.95)
+FORECAST_LEVELS: tuple[float, ...] = (0.05, 0.5, 0.95)
 """The quantile levels of a forecast."""
 _PREDICTED = ("predicted_mean", "predicted_std")
 _PER_ROW = ("log_likelihood", "nis")

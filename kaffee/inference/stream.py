@@ -75,7 +75,7 @@ def follow(
     clock = Clock(None if any_step else online.reconstruction.dt, online.time, online.steps_since_time)
     total = Followed()
     try:
-        for lines in read_batches(source):
+        for lines in _read_batches(source):
             texts = [None if line is None else line.decode("utf-8", errors="replace") for line in lines]
             if total.lines == 0 and texts[0] is not None:
                 texts[0] = texts[0].removeprefix("\ufeff")
@@ -94,7 +94,7 @@ def follow(
     return total
 
 
-def read_batches(stream: "IO[bytes] | Interruptible") -> Iterator[list[bytes | None]]:
+def _read_batches(stream: "IO[bytes] | Interruptible") -> Iterator[list[bytes | None]]:
     """Read complete lines, as many as are waiting; blocks only when none is.
 
     The last line counts even without a line end, unless Ctrl-C cut it off. A line beyond `LONGEST_LINE` is dropped as
