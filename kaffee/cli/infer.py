@@ -79,10 +79,10 @@ def filter_(
     model, series = _open(run, files, output, reading, core)
     if max(series.lengths) < 2:
         raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
-    found = filter_recordings(model, series, **believed, any_step=reading.any_step)
-    facts, per_entry = found.describe(), found.facts["log_likelihood_per_entry"]
+    estimates = filter_recordings(model, series, **believed, any_step=reading.any_step)
+    facts, per_entry = estimates.describe(), estimates.facts["log_likelihood_per_entry"]
     sentence = "no reading to score" if per_entry is None else f"log-likelihood {per_entry:.4f} per reading"
-    write_table(found.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
+    write_table(estimates.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
     if facts["rejected"]:
         _warn(f"{facts['rejected']} readings were rejected")
     if facts["restarts"]:
@@ -105,18 +105,18 @@ def _filter_stream(
         if believed["gate"] is not None:
             online.set_gate(**believed)
     with Interruptible(sys.stdin.buffer) as source:
-        found = follow(online, source, sys.stdout, _warn, **how)
-    if found.closed:
+        counts = follow(online, source, sys.stdout, _warn, **how)
+    if counts.closed:
         # Python flushes standard output once more at its end, and would complain of the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if state is not None:
         online.save(state)
-    facts = vars(found)
+    facts = vars(counts)
     if json:
         _warn(json_module.dumps(facts))
-    elif found.broken or found.rejected or found.restarts or found.skipped:
+    elif counts.broken or counts.rejected or counts.restarts or counts.skipped:
         _warn(", ".join(f"{name}: {facts[name]}" for name in ("lines", "broken", "skipped", "rejected", "restarts")))
-    if found.broken:
+    if counts.broken:
         raise typer.Exit(BROKEN_LINES)
 
 
@@ -139,9 +139,9 @@ def smooth(
 
     levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
-    found = recordings.smooth(model, series, any_step=reading.any_step)
-    table = found.to_series(levels, latent=latent)
-    write_table(table, output, found.describe(), json=json, sentence="given all readings")
+    estimates = recordings.smooth(model, series, any_step=reading.any_step)
+    table = estimates.to_series(levels, latent=latent)
+    write_table(table, output, estimates.describe(), json=json, sentence="given all readings")
 
 
 @options.with_groups
@@ -162,10 +162,10 @@ def impute(
 
     levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
-    found = recordings.impute(model, series, any_step=reading.any_step)
-    facts = found.describe()
+    estimates = recordings.impute(model, series, any_step=reading.any_step)
+    facts = estimates.describe()
     sentence = f"{facts['imputed']} readings imputed ({100 * facts['imputed_fraction']:.1f} %)"
-    write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
+    write_table(estimates.to_series(levels), output, facts, json=json, sentence=sentence)
 
 
 @options.with_groups
@@ -195,12 +195,12 @@ def forecast(
     levels, start = options.parse_levels(quantiles), None if at is None else _parse_time(at)
     model, series = _open(run, files, output, reading, core)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
-    found = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
-    facts = {**found.describe(), "seed": seed, "observation_noise": observation_noise}
-    sentence = f"{members} members from {len(found)} recording{'s' * (len(found) > 1)}"
-    write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
+    estimates = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
+    facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
+    sentence = f"{members} members from {len(estimates)} recording{'s' * (len(estimates) > 1)}"
+    write_table(estimates.to_series(levels), output, facts, json=json, sentence=sentence)
     if facts["diverged"]:
-        _warn(f"warning: {facts['diverged']} of {members * len(found)} members left the attractor and are left out")
+        _warn(f"warning: {facts['diverged']} of {members * len(estimates)} members left the attractor and are left out")
         raise typer.Exit(DIVERGED)
 
 
@@ -221,9 +221,9 @@ def run_free(
 
     options.check_output(output)
     model = options.load_model(run, core)
-    found = simulate(model, steps, shell=shell, core_noise=core_noise, runs=runs, transient=transient, seed=seed)
-    facts = {**found.describe(), "seed": seed, "shell": shell}
-    write_table(found.to_series(), output, facts, json=json, sentence=facts["divergence"])
+    estimates = simulate(model, steps, shell=shell, core_noise=core_noise, runs=runs, transient=transient, seed=seed)
+    facts = {**estimates.describe(), "seed": seed, "shell": shell}
+    write_table(estimates.to_series(), output, facts, json=json, sentence=facts["divergence"])
     if any(facts["diverged_at"]):
         raise typer.Exit(DIVERGED)
 

@@ -78,13 +78,13 @@ def _smooth(reconstruction: Reconstruction, series: Series) -> list[dict[str, np
     x = batch_recordings(series.standardised(scaler), model.dtype)
     rows = smooth_rows(model, reconstruction.filter, x, jnp.asarray(series.lengths))
     noise = np.asarray(model.shell.observation_variance(), np.float64)
-    found = []
+    smoothed = []
     for row in split_recordings(rows, series.lengths):
         state_mean, state_std, signal_mean, signal_std = (np.asarray(moment, np.float64) for moment in row)
         arrays = {"mean": scaler.inverse(signal_mean), "std": scaler.inverse_std(signal_std)}
         arrays["reading_std"] = scaler.inverse_std(np.sqrt(signal_std**2 + noise))
-        found.append(arrays | {"state_mean": state_mean, "state_std": state_std})
-    return found
+        smoothed.append(arrays | {"state_mean": state_mean, "state_std": state_std})
+    return smoothed
 
 
 def _collect(series: Series, kind: str, arrays: Sequence[Mapping[str, np.ndarray]], facts: dict[str, Any]) -> Estimates:
