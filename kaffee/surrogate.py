@@ -19,7 +19,7 @@ from kaffee.fitting.pipeline import Fit, fit
 from kaffee.fitting.run import RunFolder, short_recordings
 from kaffee.fitting.settings import FitSettings
 from kaffee.inference.ensembles import forecast, simulate
-from kaffee.inference.matching import automatic, decided_by_position, model_columns, position_note
+from kaffee.inference.matching import adopt_columns, model_columns
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings, impute, smooth
 from kaffee.inference.results import BAND, FORECAST_LEVELS, Estimates
@@ -208,8 +208,8 @@ class Surrogate(Parameters):
     ) -> Any:
         """What is known at every row given all rows up to it; see `kaffee.filter_recordings`."""
         data, model = self._matched(X, times)
-        found = filter_recordings(model, data.series, gate=gate, patience=patience, any_step=any_step)
-        return _as_given(data, found, quantiles)
+        estimates = filter_recordings(model, data.series, gate=gate, patience=patience, any_step=any_step)
+        return _as_given(data, estimates, quantiles)
 
     def smooth(self, X: Any, *, times: Any = None, quantiles: Sequence[float] = BAND, any_step: bool = False) -> Any:
         """What is known at every row given all rows, before and after it; see `kaffee.smooth`."""
@@ -222,10 +222,10 @@ class Surrogate(Parameters):
         Times that leave out whole steps are gaps as well, and the result has a row for each step.
         """
         data, model = self._matched(X, times)
-        found = impute(model, data.series, any_step=any_step)
+        estimates = impute(model, data.series, any_step=any_step)
 
         def fill(name: str) -> Any:
-            pairs = zip(data.frames, found, strict=True)
+            pairs = zip(data.frames, estimates, strict=True)
             return data.join([frame.values(getattr(each, name), each.times) for frame, each in pairs])
 
         return (fill("values"), fill("std")) if return_std else fill("values")
@@ -252,11 +252,11 @@ class Surrogate(Parameters):
         """
         data, model = self._fitted_data() if X is None else self._matched(X, times)
         options: dict[str, Any] = {"observation_noise": observation_noise, "any_step": any_step}
-        found = forecast(model, data.series, num_steps, members=members, seed=seed, **options)
-        if diverged := found.facts["diverged"]:
-            note = f"{diverged} of {members * len(found)} members left the attractor; they are left out from there"
+        estimates = forecast(model, data.series, num_steps, members=members, seed=seed, **options)
+        if diverged := estimates.facts["diverged"]:
+            note = f"{diverged} of {members * len(estimates)} members left the attractor; they are left out from there"
             warnings.warn(note, RuntimeWarning, stacklevel=2)
-        parts = zip(data.frames, found, data.series.lengths, strict=True)
+        parts = zip(data.frames, estimates, data.series.lengths, strict=True)
         return data.join([frame.ahead(future, quantiles, num_rows) for frame, future, num_rows in parts])
 
     def simulate(
@@ -278,11 +278,11 @@ class Surrogate(Parameters):
             transient: Steps before the first that is kept.
         """
         options: dict[str, Any] = {"shell": shell, "start": start, "runs": 1 if runs is None else runs}
-        found = simulate(self.reconstruction_, num_steps, transient=transient, seed=seed, **options)
-        if any(found.facts["diverged_at"]):
-            warnings.warn(found.facts["divergence"], RuntimeWarning, stacklevel=2)
+        estimates = simulate(self.reconstruction_, num_steps, transient=transient, seed=seed, **options)
+        if any(estimates.facts["diverged_at"]):
+            warnings.warn(estimates.facts["divergence"], RuntimeWarning, stacklevel=2)
         frame = ArrayFrame() if self._data is None else self._data.frames[0]
-        made = [frame.free(each.values, np.asarray(each.times)) for each in found]
+        made = [frame.free(each.values, np.asarray(each.times)) for each in estimates]
         return made[0] if runs is None and np.ndim(start) < 2 else made
 
     def score(self, X: Any, y: None = None, *, times: Any = None, any_step: bool = False) -> float:
@@ -343,19 +343,13 @@ class Surrogate(Parameters):
     def _matched(self, X: Any, times: Any) -> tuple[Data, Reconstruction]:
         """The data, and the model under their names where it has none of its own."""
         model = self.reconstruction_
-        wanted = model_columns(model)
-        data = read_data(X, Request(times, wanted, model.provenance.get("frequency")))
-        own = data.series.columns
-        if decided_by_position(wanted, own) and automatic(wanted):
-            if not automatic(own):
-                warnings.warn(position_note(wanted, data.series), UserWarning, stacklevel=3)
-            model = replace(model, columns=own)
-        return data, model
+        data = read_data(X, Request(times, model_columns(model), model.provenance.get("frequency")))
+        return data, adopt_columns(model, data.series)
 
 
-def _as_given(data: Data, found: Estimates, quantiles: Sequence[float]) -> Any:
+def _as_given(data: Data, estimates: Estimates, quantiles: Sequence[float]) -> Any:
     """Give the estimates of every recording the form in which it came."""
-    return data.join([frame.rows(each, quantiles) for frame, each in zip(data.frames, found, strict=True)])
+    return data.join([frame.rows(each, quantiles) for frame, each in zip(data.frames, estimates, strict=True)])
 
 
 @contextmanager

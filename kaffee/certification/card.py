@@ -11,11 +11,12 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.certification.fidelity import Fidelity, Protocol, Reference, measure_fidelity
 from kaffee.data.gaps import evenly
+from kaffee.filtering.gated import Assimilation
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.likelihood import dynamics_of, get_method, initial_belief
-from kaffee.filtering.recursion import Recursion, core_noise, observations_of, predict, step
+from kaffee.filtering.likelihood import get_method, initial_belief
+from kaffee.filtering.recursion import Recursion, core_noise, predict
 from kaffee.filtering.rollout import forecast_ensemble
-from kaffee.filtering.sweep import run_filter
+from kaffee.filtering.sweep import run_filter, sweep
 from kaffee.metrics.grounding import TOLERANCE, Grounding, grounding, oracle_log_growth
 from kaffee.metrics.scores import ensemble_crps, ensemble_nll, ensemble_rmse
 from kaffee.model.statespace import StateSpaceModel
@@ -33,22 +34,20 @@ def _variance_growth(
     `key` draws the noise inside the core while it filters, if it has any. Returns Omega_{t|t} = B Sigma_{t|t} B' and
     the diagonals of B Sigma_{t+h|t} B' for h = 1..H, without observation noise, in standardised units.
     """
-    start = initial_belief(model, model.embed(x[None, 0]))
-    dynamics = dynamics_of(model, start)
-    noise = core_noise(model.core, key, len(x) - 1, 1, model.dtype)
-    observations = observations_of(x[None, 1:], jnp.ones_like(x[None, 1:], bool), model.observation, noise)
+    Gamma = model.shell.process_variance()
     observed = lambda P: model.observation.columns(model.observation.rows(P))[0]  # noqa: E731
 
     def ahead(belief: Belief, _: None) -> tuple[Belief, Array]:
-        belief = predict(dynamics.core, dynamics.process_variance, belief, transport=recursion.transport)
+        belief = predict(model.core, Gamma, belief, transport=recursion.transport)
         return belief, jnp.diagonal(observed(belief.covariance))
 
-    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
-        now = step(recursion, dynamics, model.observation, belief, *inputs)
-        _, predicted = jax.lax.scan(ahead, now.filtered, None, length=horizon)
-        return now.filtered, (observed(now.filtered.covariance), predicted)
+    def keep(model: StateSpaceModel, now: Assimilation) -> tuple[Array, Array]:
+        _, predicted = jax.lax.scan(ahead, now.belief, None, length=horizon)
+        return observed(now.belief.covariance), predicted
 
-    return jax.lax.scan(body, start, (observations.x, observations.mask, observations.noise))[1]
+    start = initial_belief(model, model.embed(x[None, 0]))
+    noise = core_noise(model.core, key, len(x) - 1, 1, model.dtype)
+    return sweep(model, recursion, x[1:, None], gate=None, keep=keep, initial=start, noise=noise).rows
 
 
 def measure_grounding(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kaffee.cli import options
-from kaffee.cli.options import Json, OwnCore, Reading, Run, write_table
+from kaffee.cli.options import Json, OwnCore, RecordingOptions, Run, write_table
 
 if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
@@ -32,7 +32,7 @@ def filter_(
         float | None, typer.Option(help="Reject readings beyond this chi-square quantile, such as 0.9999.")
     ] = None,
     patience: Annotated[int, typer.Option(min=1, help="Rejections in a row after which a column is believed.")] = 10,
-    reading: Reading,
+    reading: RecordingOptions,
     quantiles: Annotated[
         str | None,
         typer.Option(help="Quantile levels, separated by commas.", show_default="0.05,0.95; none with --follow"),
@@ -57,53 +57,32 @@ def filter_(
     their times leave out are filled in ("skipped"); among lines with times, one that is broken or blank is no step.
     Broken lines are reported; the exit code is 3 if there were any.
     """
-    from kaffee.errors import ConfigError
+    from kaffee.errors import ConfigError, DataError
+    from kaffee.inference.recordings import filter_recordings
 
-    believed = {"gate": gate, "patience": patience}
+    believed: dict[str, Any] = {"gate": gate, "patience": patience}
     if follow:
         if files or output is not None:
             raise ConfigError("--follow reads standard input and writes standard output; leave out files and -o.")
         if reading.columns is not None or reading.recording_column is not None or latent:
             raise ConfigError("--columns, --recording-column and --latent are for files; leave them out with --follow.")
-        untimed = reading.time_column == "none"
-        how: dict[str, Any] = {"skip_broken": skip_broken, "any_step": reading.any_step or untimed}
-        how |= {
-            "time_column": None if untimed else reading.time_column,
-            "levels": options.parse_levels(quantiles or ""),
-        }
+        timed = reading.time_column != "none"
+        how: dict[str, Any] = {"skip_broken": skip_broken, "levels": options.parse_levels(quantiles or "")}
+        how |= {"any_step": reading.any_step or not timed, "time_column": reading.time_column if timed else None}
         _filter_stream(run, core, believed, state, how, json=json)
         return
     if not files or output is None:
         raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
     if state is not None or skip_broken:
         raise ConfigError("--state and --skip-broken belong to --follow.")
-    _filter_files(run, files, output, reading, believed, quantiles, core, latent=latent, json=json)
-
-
-def _filter_files(
-    run: Path,
-    files: list[str],
-    output: Path,
-    reading: Reading,
-    believed: dict[str, Any],
-    quantiles: str | None,
-    core: str | None,
-    *,
-    latent: bool,
-    json: bool,
-) -> None:
-    from kaffee.errors import DataError
-    from kaffee.inference.recordings import filter_recordings
-
     levels = None if quantiles is None else options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
     if max(series.lengths) < 2:
         raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
-    found = filter_recordings(model, series, **believed, any_step=reading.any_step)
-    facts = found.describe()
-    per_entry = facts["log_likelihood_per_entry"]
+    estimates = filter_recordings(model, series, **believed, any_step=reading.any_step)
+    facts, per_entry = estimates.describe(), estimates.facts["log_likelihood_per_entry"]
     sentence = "no reading to score" if per_entry is None else f"log-likelihood {per_entry:.4f} per reading"
-    write_table(found.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
+    write_table(estimates.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
     if facts["rejected"]:
         _warn(f"{facts['rejected']} readings were rejected")
     if facts["restarts"]:
@@ -126,18 +105,18 @@ def _filter_stream(
         if believed["gate"] is not None:
             online.set_gate(**believed)
     with Interruptible(sys.stdin.buffer) as source:
-        found = follow(online, source, sys.stdout, _warn, **how)
-    if found.closed:
+        counts = follow(online, source, sys.stdout, _warn, **how)
+    if counts.closed:
         # Python flushes standard output once more at its end, and would complain of the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if state is not None:
         online.save(state)
-    facts = vars(found)
+    facts = vars(counts)
     if json:
         _warn(json_module.dumps(facts))
-    elif found.broken or found.rejected or found.restarts or found.skipped:
+    elif counts.broken or counts.rejected or counts.restarts or counts.skipped:
         _warn(", ".join(f"{name}: {facts[name]}" for name in ("lines", "broken", "skipped", "rejected", "restarts")))
-    if found.broken:
+    if counts.broken:
         raise typer.Exit(BROKEN_LINES)
 
 
@@ -146,7 +125,7 @@ def smooth(
     run: Run,
     files: options.Files,
     output: options.Output,
-    reading: Reading,
+    reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.95",
     latent: options.Latent = False,
     core: OwnCore = None,
@@ -160,9 +139,9 @@ def smooth(
 
     levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
-    found = recordings.smooth(model, series, any_step=reading.any_step)
-    table = found.to_series(levels, latent=latent)
-    write_table(table, output, found.describe(), json=json, sentence="given all readings")
+    estimates = recordings.smooth(model, series, any_step=reading.any_step)
+    table = estimates.to_series(levels, latent=latent)
+    write_table(table, output, estimates.describe(), json=json, sentence="given all readings")
 
 
 @options.with_groups
@@ -170,7 +149,7 @@ def impute(
     run: Run,
     files: options.Files,
     output: options.Output,
-    reading: Reading,
+    reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.95",
     core: OwnCore = None,
     json: Json = False,
@@ -183,10 +162,10 @@ def impute(
 
     levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
-    found = recordings.impute(model, series, any_step=reading.any_step)
-    facts = found.describe()
+    estimates = recordings.impute(model, series, any_step=reading.any_step)
+    facts = estimates.describe()
     sentence = f"{facts['imputed']} readings imputed ({100 * facts['imputed_fraction']:.1f} %)"
-    write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
+    write_table(estimates.to_series(levels), output, facts, json=json, sentence=sentence)
 
 
 @options.with_groups
@@ -202,7 +181,7 @@ def forecast(
     members: Annotated[int, typer.Option(min=2, help="Size of the ensemble.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the ensemble.")] = 0,
     observation_noise: Annotated[bool, typer.Option(help="Forecast readings, or the signal behind them.")] = True,
-    reading: Reading,
+    reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.5,0.95",
     core: OwnCore = None,
     json: Json = False,
@@ -216,12 +195,12 @@ def forecast(
     levels, start = options.parse_levels(quantiles), None if at is None else _parse_time(at)
     model, series = _open(run, files, output, reading, core)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
-    found = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
-    facts = {**found.describe(), "seed": seed, "observation_noise": observation_noise}
-    sentence = f"{members} members from {len(found)} recording{'s' * (len(found) > 1)}"
-    write_table(found.to_series(levels), output, facts, json=json, sentence=sentence)
+    estimates = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
+    facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
+    sentence = f"{members} members from {len(estimates)} recording{'s' * (len(estimates) > 1)}"
+    write_table(estimates.to_series(levels), output, facts, json=json, sentence=sentence)
     if facts["diverged"]:
-        _warn(f"warning: {facts['diverged']} of {members * len(found)} members left the attractor and are left out")
+        _warn(f"warning: {facts['diverged']} of {members * len(estimates)} members left the attractor and are left out")
         raise typer.Exit(DIVERGED)
 
 
@@ -242,15 +221,15 @@ def run_free(
 
     options.check_output(output)
     model = options.load_model(run, core)
-    found = simulate(model, steps, shell=shell, core_noise=core_noise, runs=runs, transient=transient, seed=seed)
-    facts = {**found.describe(), "seed": seed, "shell": shell}
-    write_table(found.to_series(), output, facts, json=json, sentence=facts["divergence"])
+    estimates = simulate(model, steps, shell=shell, core_noise=core_noise, runs=runs, transient=transient, seed=seed)
+    facts = {**estimates.describe(), "seed": seed, "shell": shell}
+    write_table(estimates.to_series(), output, facts, json=json, sentence=facts["divergence"])
     if any(facts["diverged_at"]):
         raise typer.Exit(DIVERGED)
 
 
 def _open(
-    run: Path, files: list[str], output: Path, reading: Reading, core: str | None
+    run: Path, files: list[str], output: Path, reading: RecordingOptions, core: str | None
 ) -> tuple["Reconstruction", "Series"]:
     """Load the model and read the recordings, once it is clear that the output can be written."""
     options.check_output(output, files)

@@ -59,7 +59,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class RecordingOptions:
     """The options that say how recordings are read for a model."""
 
     columns: Columns = None

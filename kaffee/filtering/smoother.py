@@ -15,7 +15,7 @@ from kaffee.filtering.recursion import Recursion, predict
 from kaffee.model.statespace import StateSpaceModel
 
 
-class SmoothedRow(NamedTuple):
+class _SmoothedRow(NamedTuple):
     """Moments given all readings of the recording, in standardised coordinates: of the state z and the signal B z."""
 
     state_mean: Float[Array, "T R M"]
@@ -27,7 +27,7 @@ class SmoothedRow(NamedTuple):
 @eqx.filter_jit
 def smooth_rows(
     model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], lengths: Int[Array, " R"]
-) -> SmoothedRow:
+) -> _SmoothedRow:
     """Smooth every row of every recording given all of it.
 
     Beliefs are kept at the start of segments only and recomputed within each on the way back: memory O(sqrt(T) M^2)
@@ -41,7 +41,7 @@ def smooth_rows(
         after, now = advance(model, recursion, make_gate(), track, row)
         return after, (now.previous, now.restarted)
 
-    def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, SmoothedRow]:
+    def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, _SmoothedRow]:
         earlier, restarted, number = inputs
         smoothed = _smooth_back(model, recursion, earlier, later)
         finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(variances(smoothed.covariance), axis=1))
@@ -52,7 +52,7 @@ def smooth_rows(
     def start_segment(track: Track, rows: Array) -> tuple[Track, Track]:
         return lax.scan(forward, track, rows)[0], track
 
-    def smooth_segment(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, SmoothedRow]:
+    def smooth_segment(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, _SmoothedRow]:
         track, rows, number = inputs
         before = lax.scan(forward, track, rows)[1]
         return lax.scan(backward, later, (*before, number), reverse=True)
@@ -98,8 +98,8 @@ def _cut_into_segments(x: Float[Array, "T R N"]) -> Float[Array, "K S R N"]:
     return filled.reshape(K, S, *x.shape[1:])
 
 
-def _moments(model: StateSpaceModel, belief: Belief) -> SmoothedRow:
-    return SmoothedRow(
+def _moments(model: StateSpaceModel, belief: Belief) -> _SmoothedRow:
+    return _SmoothedRow(
         state_mean=belief.mean,
         state_std=jnp.sqrt(variances(belief.covariance)),
         signal_mean=model.observation.observe(belief.mean),

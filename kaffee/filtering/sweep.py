@@ -137,8 +137,8 @@ def run_filter(
     if initial is None:
         initial, rows = anchor(model, x[:, 0], mask[:, 0]), rows[1:]
     noise = core_noise(model.core, key, len(rows), len(x), model.dtype)
-    found = sweep(model, recursion or Recursion(), rows, gate=None, keep=_moments, initial=initial, noise=noise)
-    return Filtered(**{name: jnp.swapaxes(found.rows[name], 0, 1) for name in found.rows}, final=found.final)
+    swept = sweep(model, recursion or Recursion(), rows, gate=None, keep=_moments, initial=initial, noise=noise)
+    return Filtered(**{name: jnp.swapaxes(swept.rows[name], 0, 1) for name in swept.rows}, final=swept.final)
 
 
 def _moments(model: StateSpaceModel, now: Assimilation) -> dict[str, Array]:

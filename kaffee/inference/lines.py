@@ -29,10 +29,19 @@ class BrokenLine(Exception):
 
 
 class Reading(NamedTuple):
-    """A reading in the order of the model's columns, NaN where missing, and its time as it came, if it has one."""
+    """What a line says.
 
-    values: list[float]
+    Attributes:
+        values: In the order of the model's columns, NaN where missing; None if the line is no step.
+        time: As it came, if the line has one.
+        error: What is wrong with the line, if anything.
+        skipped: Steps before this one that no line came for.
+    """
+
+    values: list[float] | None
     time: Any = None
+    error: str = ""
+    skipped: int = 0
 
 
 class LineReader:
@@ -97,11 +106,8 @@ class LineReader:
             except ValueError:
                 pass
         picked = cells if self._positions is None else [cells[j] for j in self._positions]
-        values = [parse_number(cell.strip('"')) for cell in picked]
-        for name, cell, value in zip(self.columns, picked, values, strict=True):
-            if value is None:
-                raise BrokenLine(f"{name}: {shown(cell)} is not a number")
-        return Reading(values, None if self._time is None else _clean_time(cells[self._time]))  # type: ignore[arg-type]
+        values = [_read_number(cell, name) for cell, name in zip(picked, self.columns, strict=True)]
+        return Reading(values, None if self._time is None else _clean_time(cells[self._time]))
 
     def _read_json(self, line: str) -> Reading:
         try:
@@ -126,6 +132,13 @@ def _split(line: str) -> list[str]:
         if delimiter in line:
             return [cell.strip() for cell in line.split(delimiter)]
     return line.split()
+
+
+def _read_number(cell: str, name: str) -> float:
+    value = parse_number(cell.strip('"'))
+    if value is None:
+        raise BrokenLine(f"{name}: {shown(cell)} is not a number")
+    return value
 
 
 def _read_json_number(value: Any, name: str) -> float:

@@ -31,9 +31,7 @@ def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bo
     wanted = model_columns(reconstruction)
     if set(wanted) <= set(series.columns):
         chosen = series.select(list(wanted))
-    elif decided_by_position(wanted, series.columns):
-        if not automatic(series.columns):
-            warnings.warn(position_note(wanted, series), UserWarning, stacklevel=3)
+    elif _decided_by_position(wanted, series, stacklevel=4):
         chosen = replace(series, columns=wanted)
     else:
         missing = [name for name in wanted if name not in series.columns]
@@ -51,25 +49,33 @@ def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bo
     return chosen
 
 
-def decided_by_position(wanted: tuple[str, ...], given: tuple[str, ...]) -> bool:
+def adopt_columns(reconstruction: Reconstruction, series: Series) -> Reconstruction:
+    """Give a model without names of its own those of a series that fits it by position."""
+    wanted = model_columns(reconstruction)
+    if _are_automatic(wanted) and _decided_by_position(wanted, series, stacklevel=5):
+        return replace(reconstruction, columns=series.columns)
+    return reconstruction
+
+
+def _decided_by_position(wanted: tuple[str, ...], series: Series, *, stacklevel: int) -> bool:
     """Tell whether only position can match the columns: as many, one side without names, none in common.
 
-    >>> names = ("x1", "x2")
-    >>> [decided_by_position(names, given) for given in (("a", "b"), ("x2", "b"), ("a",))]
-    [True, False, False]
+    Warns if the series has names of its own, which then do not count.
     """
-    one_side_is_nameless = automatic(wanted) or automatic(given)
-    return len(wanted) == len(given) and one_side_is_nameless and not set(wanted) & set(given)
+    given = series.columns
+    nameless = _are_automatic(wanted) or _are_automatic(given)
+    if len(wanted) != len(given) or not nameless or set(wanted) & set(given):
+        return False
+    if not _are_automatic(given):
+        warnings.warn(
+            f"{series.label}: {quoted(given)} are taken for the model's {quoted(wanted)}, by their position. "
+            "Rename them, or on the command line name them in the model's order (--columns), to be sure.",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
+    return True
 
 
-def position_note(wanted: tuple[str, ...], series: Series) -> str:
-    """Warn of a series whose columns are matched by position."""
-    return (
-        f"{series.label}: {quoted(series.columns)} are taken for the model's {quoted(wanted)}, by their position. "
-        "Rename them, or on the command line name them in the model's order (--columns), to be sure."
-    )
-
-
-def automatic(names: tuple[str, ...]) -> bool:
+def _are_automatic(names: tuple[str, ...]) -> bool:
     """Tell whether these are default names: x1..xN, or 0..N-1 as pandas calls them."""
     return names in (check_columns(None, len(names), "names"), tuple(map(str, range(len(names)))))

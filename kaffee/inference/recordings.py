@@ -1,6 +1,7 @@
 """Filter, smooth and impute whole recordings, in data units."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,16 +35,16 @@ def filter_recordings(
     model, scaler = reconstruction.model, reconstruction.scaler
     x = batch_recordings(series.standardised(scaler), model.dtype)
     rows = sweep(model, reconstruction.filter, x, gate=make_gate(gate, patience)).rows
-    found = _collect(series, "filtered", [RowArrays(row, scaler) for row in split_recordings(rows, series.lengths)])
-    entries = sum(int(each.accepted[~np.isnan(each.log_likelihood)].sum()) for each in found)
-    total = sum(float(np.nansum(each.log_likelihood)) for each in found)
-    found.facts.update(
-        log_likelihood=total,
-        log_likelihood_per_entry=total / entries if entries else None,
-        rejected=sum(int(each.rejected.sum()) for each in found),
-        restarts=sum(int(each.restarted[1:].sum()) for each in found),
-    )
-    return found
+    arrays = [RowArrays(row, scaler) for row in split_recordings(rows, series.lengths)]
+    entries = sum(int(each["accepted"][~np.isnan(each["log_likelihood"])].sum()) for each in arrays)
+    total = sum(float(np.nansum(each["log_likelihood"])) for each in arrays)
+    facts = {
+        "log_likelihood": total,
+        "log_likelihood_per_entry": total / entries if entries else None,
+        "rejected": sum(int(each["rejected"].sum()) for each in arrays),
+        "restarts": sum(int(each["restarted"][1:].sum()) for each in arrays),
+    }
+    return _collect(series, "filtered", arrays, facts)
 
 
 def smooth(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Estimates:
@@ -52,7 +53,7 @@ def smooth(reconstruction: Reconstruction, series: Series, *, any_step: bool = F
     A Rauch-Tung-Striebel pass back over the filter of the model's own method; see `kaffee.filtering.smoother`.
     """
     series = match_series(reconstruction, series, any_step=any_step)
-    return _collect(series, "smoothed", _smooth(reconstruction, series))
+    return _collect(series, "smoothed", _smooth(reconstruction, series), {})
 
 
 def impute(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Estimates:
@@ -68,10 +69,8 @@ def impute(reconstruction: Reconstruction, series: Series, *, any_step: bool = F
         {"values": np.where(seen, x, known["mean"]), "std": np.where(seen, 0.0, known["reading_std"])}
         for x, seen, known in smoothed
     ]
-    found = _collect(series, "imputed", filled)
     missing = sum(int(np.isnan(values).sum()) for values in series.recordings)
-    found.facts.update(imputed=missing, imputed_fraction=series.missing_fraction)
-    return found
+    return _collect(series, "imputed", filled, {"imputed": missing, "imputed_fraction": series.missing_fraction})
 
 
 def _smooth(reconstruction: Reconstruction, series: Series) -> list[dict[str, np.ndarray]]:
@@ -79,18 +78,18 @@ def _smooth(reconstruction: Reconstruction, series: Series) -> list[dict[str, np
     x = batch_recordings(series.standardised(scaler), model.dtype)
     rows = smooth_rows(model, reconstruction.filter, x, jnp.asarray(series.lengths))
     noise = np.asarray(model.shell.observation_variance(), np.float64)
-    found = []
+    smoothed = []
     for row in split_recordings(rows, series.lengths):
         state_mean, state_std, signal_mean, signal_std = (np.asarray(moment, np.float64) for moment in row)
         arrays = {"mean": scaler.inverse(signal_mean), "std": scaler.inverse_std(signal_std)}
         arrays["reading_std"] = scaler.inverse_std(np.sqrt(signal_std**2 + noise))
-        found.append(arrays | {"state_mean": state_mean, "state_std": state_std})
-    return found
+        smoothed.append(arrays | {"state_mean": state_mean, "state_std": state_std})
+    return smoothed
 
 
-def _collect(series: Series, kind: str, arrays: Sequence[Mapping[str, np.ndarray]]) -> Estimates:
+def _collect(series: Series, kind: str, arrays: Sequence[Mapping[str, np.ndarray]], facts: dict[str, Any]) -> Estimates:
     """Put the arrays of every recording beside its times."""
     times = series.times or (None,) * series.num_recordings
     estimates = tuple(Estimate(series.columns, t, each) for t, each in zip(times, arrays, strict=True))
-    facts = {"recordings": series.num_recordings, "steps": series.num_steps}
+    facts = {"recordings": series.num_recordings, "steps": series.num_steps, **facts}
     return Estimates(estimates, kind, facts, series.name, series.origin)

@@ -1,7 +1,7 @@
 """Results of inference in data units: named arrays over the rows of a recording, as table, series or frame."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.gated import Row
 from kaffee.filtering.recursion import QUANTITIES
 
-BAND = (0.05, 0.95)
+BAND: tuple[float, ...] = (0.05, 0.95)
 """The quantile levels of a 90 % band."""
-FORECAST_LEVELS = (0.05, 0.5, 0.95)
+FORECAST_LEVELS: tuple[float, ...] = (0.05, 0.5, 0.95)
 """The quantile levels of a forecast."""
 _PREDICTED = ("predicted_mean", "predicted_std")
 _PER_ROW = ("log_likelihood", "nis")
@@ -121,6 +121,9 @@ class Estimate:
         except KeyError:
             raise AttributeError(f"This estimate has no '{name}', only {', '.join(arrays)}.") from None
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.arrays]
+
     @property
     def fault(self) -> str:
         """The first quantity that was not finite, in words; empty if there is none."""
@@ -177,7 +180,7 @@ class Estimate:
         return replace(self, arrays={n: arrays[n][..., 0] if n in _PER_COORDINATE else arrays[n] for n in arrays})
 
     def at(self, rows: Int[np.ndarray, " K"]) -> "Estimate":
-        """Pick some rows."""
+        """Pick some rows of a filtered recording."""
         times = None if self.times is None else self.times[rows]
         return replace(self, times=times, arrays={name: array[rows] for name, array in self.arrays.items()})
 
@@ -199,7 +202,7 @@ class Estimates(Sequence[Estimate]):
 
     estimates: tuple[Estimate, ...]
     kind: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any]
     title: str = ""
     origin: Origin = NUMBERED
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 import numpy as np
 
-from kaffee.inference.lines import BrokenLine, Clock, LineReader, LineWriter
+from kaffee.inference.lines import BrokenLine, Clock, LineReader, LineWriter, Reading
 from kaffee.inference.online import OnlineFilter
 
 READ_SIZE = 1 << 16
@@ -75,18 +75,18 @@ def follow(
     clock = Clock(None if any_step else online.reconstruction.dt, online.time, online.steps_since_time)
     total = Followed()
     try:
-        for lines in read_batches(source):
+        for lines in _read_batches(source):
             texts = [None if line is None else line.decode("utf-8", errors="replace") for line in lines]
             if total.lines == 0 and texts[0] is not None:
                 texts[0] = texts[0].removeprefix("\ufeff")
                 if reader.is_header(texts[0]):
                     total.lines, texts = 1, texts[1:]
-            for answers in _portions(_read(reader, clock, text, skip_broken) for text in texts):
-                for number, answer in enumerate(answers, start=total.lines + 1):
-                    if answer.error:
+            for readings in _portions(_read(reader, clock, text, skip_broken) for text in texts):
+                for number, reading in enumerate(readings, start=total.lines + 1):
+                    if reading.error:
                         total.broken += 1
-                        report(f"line {number}: {answer.error}")
-                target.writelines(_encode(online, writer, answers, total))
+                        report(f"line {number}: {reading.error}")
+                target.writelines(_encode(online, writer, readings, total))
                 online.time, online.steps_since_time = clock.time, clock.steps_since_time
             target.flush()
     except BrokenPipeError:
@@ -94,7 +94,7 @@ def follow(
     return total
 
 
-def read_batches(stream: "IO[bytes] | Interruptible") -> Iterator[list[bytes | None]]:
+def _read_batches(stream: "IO[bytes] | Interruptible") -> Iterator[list[bytes | None]]:
     """Read complete lines, as many as are waiting; blocks only when none is.
 
     The last line counts even without a line end, unless Ctrl-C cut it off. A line beyond `LONGEST_LINE` is dropped as
@@ -151,47 +151,33 @@ class Interruptible:
             signal.signal(signal.SIGINT, self._before)
 
 
-class _Answer(NamedTuple):
-    """What comes back for a line.
-
-    Attributes:
-        values: The reading; None if the line is no step.
-        error: What is wrong with the line, if anything.
-        skipped: Steps before this one that no line came for.
-    """
-
-    values: list[float] | None
-    time: Any = None
-    error: str = ""
-    skipped: int = 0
-
-
-def _read(reader: LineReader, clock: Clock, line: str | None, skip_broken: bool) -> _Answer:
+def _read(reader: LineReader, clock: Clock, line: str | None, skip_broken: bool) -> Reading:
     """Read a line, and count the steps that were left out before it."""
+    nothing = [math.nan] * len(reader.columns)
     try:
         if line is None:
             raise BrokenLine(f"longer than {LONGEST_LINE} bytes")
         reading = reader.read(line)
     except BrokenLine as error:
         if skip_broken or clock.misses(None):
-            return _Answer(None, error=str(error))
+            return Reading(None, error=str(error))
         clock.tick()
-        return _Answer([math.nan] * len(reader.columns), error=str(error))
-    if all(map(math.isnan, reading.values)) and clock.misses(reading.time):
-        return _Answer(None, reading.time)
+        return Reading(nothing, error=str(error))
+    if all(map(math.isnan, reading.values or nothing)) and clock.misses(reading.time):
+        return reading._replace(values=None)
     try:
-        return _Answer(reading.values, reading.time, skipped=clock.count_skipped(reading.time))
+        return reading._replace(skipped=clock.count_skipped(reading.time))
     except BrokenLine as error:
-        return _Answer(None, reading.time, str(error))
+        return reading._replace(values=None, error=str(error))
 
 
-def _portions(answers: Iterable[_Answer]) -> Iterator[list[_Answer]]:
-    """Group answers into lists of so many steps that their beliefs fit into memory, however long the gaps are."""
-    kept: list[_Answer] = []
+def _portions(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
+    """Group readings into lists of so many steps that their beliefs fit into memory, however long the gaps are."""
+    kept: list[Reading] = []
     steps = 0
-    for answer in answers:
-        kept.append(answer)
-        steps += 1 + answer.skipped
+    for reading in readings:
+        kept.append(reading)
+        steps += 1 + reading.skipped
         if steps >= PORTION:
             yield kept
             kept, steps = [], 0
@@ -199,12 +185,12 @@ def _portions(answers: Iterable[_Answer]) -> Iterator[list[_Answer]]:
         yield kept
 
 
-def _encode(online: OnlineFilter, writer: LineWriter, answers: list[_Answer], total: Followed) -> list[str]:
-    """Filter the readings of answers and write their JSON lines; counts them in `total`."""
-    steps = [answer for answer in answers if answer.values is not None]
-    rows = np.cumsum([1 + answer.skipped for answer in steps], dtype=np.int64) - 1
+def _encode(online: OnlineFilter, writer: LineWriter, readings: list[Reading], total: Followed) -> list[str]:
+    """Filter readings and write their JSON lines; counts them in `total`."""
+    steps = [reading for reading in readings if reading.values is not None]
+    rows = np.cumsum([1 + reading.skipped for reading in steps], dtype=np.int64) - 1
     values = np.full((int(rows[-1]) + 1 if steps else 0, len(online.columns)), np.nan)
-    values[rows] = np.array([answer.values for answer in steps]).reshape(-1, len(online.columns))
+    values[rows] = np.array([reading.values for reading in steps]).reshape(-1, len(online.columns))
     first = online.num_steps == 0 and bool(steps)
     estimate = online.run(values)
     total.rejected += int(estimate.rejected.sum())
@@ -213,16 +199,16 @@ def _encode(online: OnlineFilter, writer: LineWriter, answers: list[_Answer], to
     total.skipped += len(values) - len(steps)
     fields = writer.encode(estimate if len(steps) == len(values) else estimate.at(rows))
     objects = []
-    for answer in answers:
+    for reading in readings:
         total.lines += 1
         parts = [f'"line": {total.lines}']
-        if answer.time is not None:
-            parts.append(f'"t": {json.dumps(answer.time)}')
-        if answer.error:
-            parts.append(f'"error": {json.dumps(answer.error)}')
-        if answer.skipped:
-            parts.append(f'"skipped": {answer.skipped}')
-        if answer.values is not None:
+        if reading.time is not None:
+            parts.append(f'"t": {json.dumps(reading.time)}')
+        if reading.error:
+            parts.append(f'"error": {json.dumps(reading.error)}')
+        if reading.skipped:
+            parts.append(f'"skipped": {reading.skipped}')
+        if reading.values is not None:
             parts.append(next(fields))
         objects.append("{" + ", ".join(parts) + "}\n")
     return objects

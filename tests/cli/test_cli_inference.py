@@ -106,6 +106,7 @@ def test_run_free_writes_runs_of_the_model(kaffee, trained, tmp_path):
         (["smooth", "RUN", "FILE", "-o", "out.csv", "--quantiles", "low"], "numbers between 0 and 1 are needed"),
         (["smooth", "NOWHERE", "FILE", "-o", "out.csv"], "There is no run at"),
         (["filter", "RUN", "FILE"], "Name a recording and an output"),
+        (["filter", "RUN", "SHORT", "-o", "out.csv"], "one row anchors the filter"),
         (["filter", "RUN", "FILE", "--follow"], "leave out files and -o"),
         (["filter", "RUN", "FILE", "-o", "out.csv", "--skip-broken"], "belong to --follow"),
         (["forecast", "RUN", "FILE", "-o", "out.csv", "--at", "noon"], "neither a number nor an ISO 8601 time"),
@@ -115,7 +116,12 @@ def test_run_free_writes_runs_of_the_model(kaffee, trained, tmp_path):
 def test_what_does_not_fit_is_one_sentence(refused, trained, file, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     places = {"RUN": trained, "FILE": file, "NOWHERE": tmp_path / "nowhere"}
-    for name, text in (("EMPTY", ""), ("OTHER", "up,right\n1,2\n3,4\n"), ("SLOW", "t,left,right\n0,1,2\n1,3,4\n")):
+    for name, text in (
+        ("EMPTY", ""),
+        ("OTHER", "up,right\n1,2\n3,4\n"),
+        ("SLOW", "t,left,right\n0,1,2\n1,3,4\n"),
+        ("SHORT", "left,right\n1,2\n"),
+    ):
         places[name] = tmp_path / f"{name.lower()}.csv"
         places[name].write_text(text)
     assert message in refused(*[places.get(argument, argument) for argument in arguments])

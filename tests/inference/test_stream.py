@@ -15,7 +15,7 @@ from inference.streams import Dripping, followed
 from kaffee.errors import DataError
 from kaffee.inference.lines import BrokenLine, LineReader
 from kaffee.inference.online import OnlineFilter
-from kaffee.inference.stream import LONGEST_LINE, Interruptible, follow, read_batches
+from kaffee.inference.stream import LONGEST_LINE, Interruptible, _read_batches, follow
 
 # The acceptance run: KAFFEE_FOLLOW_LINES=1000000 pytest tests/inference/test_stream.py -k none_lost
 LINES = int(os.environ.get("KAFFEE_FOLLOW_LINES", "5000"))
@@ -115,7 +115,7 @@ def test_ctrl_c_is_the_end_of_the_input():
             return part
 
     source = Interruptible(Waiting(b"1,2\n3,4\n5,"))
-    assert [bytes(line) for lines in read_batches(source) for line in lines] == [b"1,2", b"3,4"]  # not half a line
+    assert [bytes(line) for lines in _read_batches(source) for line in lines] == [b"1,2", b"3,4"]  # not half a line
     assert source.interrupted
 
 
