@@ -21,7 +21,7 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
 from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
-from kaffee.fitting.pipeline import NoStore, Stage, fit
+from kaffee.fitting.pipeline import Stage, StageStore, fit
 from kaffee.fitting.settings import FitSettings
 from kaffee.records import machine, read_json, versions, write_json
 from kaffee.systems.catalogue import get_system, stored_measurements
@@ -42,7 +42,7 @@ CASES = {
 ARMS = {"guarded": 250, "unguarded": None}
 
 
-class SharedPrior(NoStore):
+class SharedPrior(StageStore):
     """Keeps the prior of the first fit for the next."""
 
     prior: Stage | None = None

@@ -18,12 +18,12 @@ from kaffee.data.windows import training_windows
 from kaffee.filtering.likelihood import KAFFEE
 from kaffee.filtering.recursion import core_noise
 from kaffee.filtering.rollout import free_run
-from kaffee.foundation.context import IN_CONTEXT, adapt_in_context, condition
+from kaffee.foundation.context import IN_CONTEXT, condition
 from kaffee.model.dynamix import DynaMix
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
-from kaffee.training.adaptation import Adaptation
+from kaffee.training.adaptation import Adaptation, adapt
 from kaffee.training.loop import Trained
 
 TARGETS = {"dynamix_rollout": 30.0, "dynamix_update": 8.0}
@@ -119,7 +119,7 @@ def run_kaffee(problem: Problem, num_steps: int, *, noisy: bool = True) -> Calla
 def adapt_kaffee(problem: Problem, num_updates: int) -> Callable[[], Trained]:
     """A whole adaptation of `num_updates` updates."""
     settings, given = problem.size.adaptation(num_updates), (problem.model, problem.context, KAFFEE)
-    return lambda: adapt_in_context(*given, seed=0, scored=settings.scored, settings=settings)
+    return lambda: adapt(*given, settings, seed=0)
 
 
 def rollout_disagreement(problem: Problem) -> float:

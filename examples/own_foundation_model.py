@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kaffee
-from kaffee.foundation.context import CALIBRATED, adapt_foundation_model
+from kaffee.foundation import CALIBRATED
 from kaffee.model.maps import Polynomial
 
 
@@ -45,7 +45,7 @@ def main(num_steps: int = 2_000, num_updates: int = 50) -> kaffee.Reconstruction
     data = kaffee.simulate(kaffee.get_system("lorenz63"), num_steps + 1_000, seed=0, observation_noise=0.1)
     context, future = np.split(data.observations, [num_steps])
     schedule = dataclasses.replace(CALIBRATED.schedule, num_updates=num_updates)
-    surrogate = adapt_foundation_model(
+    surrogate = kaffee.adapt_foundation_model(
         RegressionModel(),
         context,
         dt=data.dt,

@@ -2,7 +2,6 @@ __version__: str
 
 from .certification.check import check as check
 from .checkpoint.reconstruction import Reconstruction as Reconstruction
-from .checkpoint.reconstruction import load as load
 from .checkpoint.reconstruction import save as save
 from .data.reading import read_series as read_series
 from .data.scaler import Scaler as Scaler
@@ -21,11 +20,13 @@ from .filtering.recursion import Recursion as Recursion
 from .filtering.rollout import free_run as free_run
 from .filtering.sweep import run_filter as run_filter
 from .fitting.config import override as override
+from .fitting.pipeline import adapt_foundation_model as adapt_foundation_model
 from .fitting.pipeline import fit as fit
+from .fitting.run import Run as Run
+from .fitting.run import load as load
 from .fitting.settings import FitSettings as FitSettings
-from .foundation.context import adapt_foundation_model as adapt_foundation_model
-from .foundation.forecasting import zero_shot as zero_shot
 from .foundation.hub import from_pretrained as from_pretrained
+from .foundation.zeroshot import zero_shot as zero_shot
 from .inference.online import OnlineFilter as OnlineFilter
 from .inference.recordings import filter_recordings as filter_recordings
 from .inference.recordings import impute as impute

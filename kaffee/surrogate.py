@@ -1,22 +1,22 @@
-"""What scikit-learn expects of an estimator beside its methods: arguments that are kept, and found again."""
+"""The estimator with scikit-learn's conventions: fit, then filter, smooth, impute, forecast, simulate, score."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kaffee.checkpoint.reconstruction import Reconstruction, load, save
+from kaffee.checkpoint.reconstruction import Reconstruction, save
 from kaffee.data.frames import ArrayFrame, Data, Request, read_data
 from kaffee.data.series import Series
-from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError, unknown
+from kaffee.errors import ConfigError, DataError, KaffeeError, unknown
 from kaffee.fitting.config import merge, nested, update
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.pipeline import Fit, fit
-from kaffee.fitting.run import RunFolder, short_recordings
+from kaffee.fitting.run import Run, short_recordings
 from kaffee.fitting.settings import FitSettings
 from kaffee.inference.ensembles import forecast, simulate
 from kaffee.inference.matching import adopt_columns, model_columns
@@ -96,49 +96,6 @@ class Parameters:
         names = model_columns(self.reconstruction_)
         shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
         return f"{text}, fitted to {shown} at steps of {self.reconstruction_.dt:.6g}"
-
-
-# A surrogate as a folder: the model, and its prior beside it.
-
-
-class Stored(NamedTuple):
-    """What a folder holds."""
-
-    reconstruction: Reconstruction
-    prior: Reconstruction | None
-    settings: FitSettings | None
-
-
-def write_surrogate(folder: str | Path, reconstruction: Reconstruction, prior: Reconstruction | None) -> Path:
-    """Write both; returns the folder."""
-    path = save(reconstruction, folder)
-    if prior is not None:
-        save(prior, path / "prior")
-    return path
-
-
-def read_surrogate(folder: str | Path, core: Any = None) -> Stored:
-    """Read what `write_surrogate`, `kaffee.save` or `kaffee fit` wrote."""
-    path = model = Path(folder)
-    if not (path / "model.json").exists() and RunFolder(path).exists:
-        model = path / RunFolder(path).settings().method
-        if not (model / "model.json").exists():
-            raise CheckpointError(f"{path} has no finished model yet. First: kaffee resume {path}")
-    reconstruction = load(model, core=core)
-    prior = load(path / "prior", core=core) if (path / "prior" / "model.json").exists() else None
-    return Stored(reconstruction, prior, _settings(reconstruction))
-
-
-def _settings(reconstruction: Reconstruction) -> FitSettings | None:
-    """The settings of the fit; None for a model that was made otherwise, or by a version with other settings."""
-    values = reconstruction.provenance.get("settings")
-    try:
-        return update(FitSettings(), values) if isinstance(values, dict) else None
-    except ConfigError:
-        return None
-
-
-# The surrogate: fit, then filter, smooth, impute, forecast, simulate, score.
 
 
 class Surrogate(Parameters):
@@ -319,19 +276,24 @@ class Surrogate(Parameters):
 
     def save(self, path: str | Path) -> Path:
         """Write the model to a folder, its prior beside it; returns the folder."""
-        return write_surrogate(path, self.reconstruction_, self.prior_)
+        folder = save(self.reconstruction_, path)
+        if self.prior_ is not None:
+            save(self.prior_, folder / "prior")
+        return folder
 
     @classmethod
     def load(cls, path: str | Path, *, core: Any = None) -> Self:
-        """The surrogate in a folder that `save`, `kaffee.save` or `kaffee fit` wrote.
+        """Load the surrogate from a folder that `save`, `kaffee.save` or `kaffee fit` wrote.
 
         Args:
             core: For a core of one's own class; see `kaffee.load`.
         """
-        stored = read_surrogate(path, core)
-        surrogate = cls(settings=stored.settings)
-        surrogate.reconstruction_, surrogate.prior_, surrogate.settings_ = stored
-        surrogate.fit_ = None
+        run = Run.open(path, core=core)
+        model = run.model
+        settings = _stored_settings(model)
+        surrogate = cls(settings=settings)
+        surrogate.reconstruction_, surrogate.prior_ = model, run.prior_model
+        surrogate.settings_, surrogate.fit_ = settings, None
         return surrogate
 
     def _fitted_data(self) -> tuple[Data, Reconstruction]:
@@ -350,6 +312,15 @@ class Surrogate(Parameters):
 def _as_given(data: Data, estimates: Estimates, quantiles: Sequence[float]) -> Any:
     """Give the estimates of every recording the form in which it came."""
     return data.join([frame.rows(each, quantiles) for frame, each in zip(data.frames, estimates, strict=True)])
+
+
+def _stored_settings(model: Reconstruction) -> FitSettings | None:
+    """Read the settings of a fit; None for a model that was made otherwise, or by a version with other settings."""
+    values = model.provenance.get("settings")
+    try:
+        return update(FitSettings(), values) if isinstance(values, dict) else None
+    except ConfigError:
+        return None
 
 
 @contextmanager

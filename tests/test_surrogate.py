@@ -15,7 +15,7 @@ from kaffee.certification.certificate import CertificationSettings, certify
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
 from kaffee.fitting.config import parse_override
 from kaffee.fitting.defaults import settings_for
-from kaffee.fitting.run import RunFolder
+from kaffee.fitting.run import Loaded, Run, Source
 from kaffee.inference.ensembles import forecast, simulate
 from kaffee.inference.results import Estimate
 from kaffee.surrogate import NotFittedError
@@ -281,8 +281,7 @@ def test_a_stored_surrogate_goes_on(surrogate, tmp_path):
 
 
 def test_the_folder_of_a_run_is_a_surrogate(surrogate, tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.open(surrogate.settings_, {"fingerprint": "f"})
+    Run.start(tmp_path, surrogate.settings_, Source(paths=("x.csv",)), Loaded(surrogate.fit_.train))
     with pytest.raises(CheckpointError, match="has no finished model yet"):
         Surrogate.load(tmp_path)
     for name, model in (("prior", surrogate.prior_), ("kaffee", surrogate.reconstruction_)):
@@ -291,7 +290,7 @@ def test_the_folder_of_a_run_is_a_surrogate(surrogate, tmp_path):
     assert back.reconstruction_.method == "kaffee"
     assert back.prior_.method == "prior"
     assert Surrogate.load(tmp_path / "prior").reconstruction_.method == "prior"
-    with pytest.raises(CheckpointError, match="There is no model at"):
+    with pytest.raises(CheckpointError, match="There is no run at"):
         Surrogate.load(tmp_path / "elsewhere")
 
 

@@ -1,23 +1,21 @@
-"""Models on disk: one folder of safetensors and JSON that loads with one call and no skeleton."""
+"""Models on disk: one folder of safetensors and JSON that loads with one call and no skeleton.
 
+Nothing in a folder can execute code: every value of `model.json` is checked before anything is built of it.
+"""
+
+import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-from kaffee.checkpoint.pytrees import (
-    WrongCall,
-    check_core,
-    check_weights,
-    fill_arrays,
-    named_arrays,
-    read_sizes,
-    read_ties,
-)
 from kaffee.data.scaler import Scaler
 from kaffee.errors import CheckpointError, KaffeeError
 from kaffee.filtering.likelihood import METHODS
@@ -29,10 +27,13 @@ from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import CORE_TYPES, Confined, Custom, as_core
 from kaffee.records import read_json, read_record, versions, write_record
 
-FORMAT = "kaffee-model"
-FORMAT_VERSION = 1
+_FORMAT, _FORMAT_VERSION = "kaffee-model", 1
 _REMEDY = " Restore the folder, or train again."
-OBSERVATION_TYPES: dict[str, type[ObservationMap]] = {"projection": Projection, "linear": LinearObservation}
+_OBSERVATION_TYPES: dict[str, type[ObservationMap]] = {"projection": Projection, "linear": LinearObservation}
+
+
+class WrongCall(CheckpointError):
+    """Nothing is wrong with the folder; it has to be loaded in another way."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,27 @@ class Reconstruction:
         return save(self, folder)
 
     def with_model(self, model: StateSpaceModel, method: str) -> "Reconstruction":
-        """The same data ties around another model."""
+        """Put another model in place of this one, for the same data."""
         return replace(self, model=model, method=method)
+
+
+def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
+    """Write a model to a folder: `model.json` and its safetensors."""
+    folder, model = Path(folder), reconstruction.model
+    meta = {
+        "format": _FORMAT,
+        "format_version": _FORMAT_VERSION,
+        "versions": versions(),
+        "core": _core_entry(model.core),
+        "observation": _observation_entry(model.observation),
+        "scaler": reconstruction.scaler.to_dict(),
+        "columns": list(reconstruction.columns),
+        "dt": reconstruction.dt,
+        "method": reconstruction.method,
+        "provenance": dict(reconstruction.provenance),
+    }
+    write_record(folder, "model", named_arrays(model), meta)
+    return folder
 
 
 def _core_entry(core: Core) -> dict[str, Any]:
@@ -81,32 +101,13 @@ def _core_entry(core: Core) -> dict[str, Any]:
 
 
 def _observation_entry(observation: ObservationMap) -> dict[str, Any]:
-    for name, kind in OBSERVATION_TYPES.items():
+    for name, kind in _OBSERVATION_TYPES.items():
         if type(observation) is kind:
             return {"type": name, "num_observed": observation.num_observed, "latent_dim": observation.latent_dim}
     raise CheckpointError(
         f"An observation map of class {type(observation).__name__} cannot be saved; use a Projection or "
         "LinearObservation."
     )
-
-
-def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
-    """Write a model to a folder: `model.json` and its safetensors."""
-    folder, model = Path(folder), reconstruction.model
-    meta = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "versions": versions(),
-        "core": _core_entry(model.core),
-        "observation": _observation_entry(model.observation),
-        "scaler": reconstruction.scaler.to_dict(),
-        "columns": list(reconstruction.columns),
-        "dt": reconstruction.dt,
-        "method": reconstruction.method,
-        "provenance": dict(reconstruction.provenance),
-    }
-    write_record(folder, "model", named_arrays(model), meta)
-    return folder
 
 
 def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
@@ -121,34 +122,34 @@ def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
     _check_format(folder, read_json(folder / "model.json", "model"))
     arrays, meta = read_record(folder, "model", "model")
     try:
-        template = _template(meta, core, arrays)
-        ties = read_ties(meta, template.num_observed)
+        template = _build_template(meta, core, arrays)
+        blank = _read_ties(meta, template)
     except WrongCall as error:
         raise CheckpointError(f"{folder}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, KaffeeError) as error:
         reason = str(error) if isinstance(error, KaffeeError) else f"{type(error).__name__}: {error}."
         raise CheckpointError(f"{folder}/model.json is incomplete or was edited. {reason}{_REMEDY}") from error
-    return Reconstruction(fill_arrays(template, arrays, str(folder)), *ties)
+    return replace(blank, model=fill_arrays(template, arrays, str(folder)))
 
 
 def _check_format(folder: Path, meta: Mapping[str, Any]) -> None:
-    if meta.get("format") != FORMAT:
+    if meta.get("format") != _FORMAT:
         raise CheckpointError(
             f"{folder}/model.json is not a kaffee model (format: {meta.get('format')!r:.80}). Check the path."
         )
     version = meta.get("format_version")
     if type(version) is not int or version < 1:
         raise CheckpointError(f"{folder}/model.json has no valid format_version ({version!r:.80}).{_REMEDY}")
-    if version > FORMAT_VERSION:
+    if version > _FORMAT_VERSION:
         raise CheckpointError(
-            f"{folder} was written by a newer kaffee, in format {version}; this version reads up to {FORMAT_VERSION}. "
+            f"{folder} was written by a newer kaffee, in format {version}; this version reads up to {_FORMAT_VERSION}. "
             "Upgrade: pip install -U kaffee"
         )
 
 
-def _template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np.ndarray]) -> StateSpaceModel:
-    """A model of the right structure whose arrays are only shapes, so that no stored number can ask for memory."""
-    entry = meta["core"]
+def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np.ndarray]) -> StateSpaceModel:
+    """Build a model of the right structure whose arrays are only shapes: no stored number can ask for memory."""
+    entry, seen = meta["core"], meta["observation"]
     if entry["type"] == "custom" and given is None:
         raise WrongCall(
             f"The core is of your own class {entry.get('class')!s:.200}, which kaffee does not import for you. "
@@ -158,13 +159,16 @@ def _template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np.ndarr
         raise CheckpointError(f"Unknown core type {entry['type']!r:.80}; known: {', '.join(CORE_TYPES)}.")
     if entry["type"] != "custom" and given is not None:
         raise WrongCall(f"The core is a built-in {entry['type']} that needs no core=; use load(folder).")
-    N, M = read_sizes(meta["observation"])
+    N, M = seen["num_observed"], seen["latent_dim"]
+    for size in (N, M):
+        if type(size) is not int:
+            raise CheckpointError(f"A size of the model is {size!r}; it must be a whole number.")
     if "embedding" not in arrays or arrays["embedding"].shape != (M, N):
         raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
-    if meta["observation"]["type"] not in OBSERVATION_TYPES:
-        raise CheckpointError(f"Unknown observation type {meta['observation']['type']!r:.80}.")
+    if seen["type"] not in _OBSERVATION_TYPES:
+        raise CheckpointError(f"Unknown observation type {seen['type']!r:.80}.")
     if entry["type"] != "custom":  # a core of one's own may hold what it likes
-        check_weights(arrays)
+        _check_weights(arrays)
     # Building a skeleton takes time in proportion to its sizes; none exceeds the number of weights.
     stored = sum(array.size for array in arrays.values())
     for name, value in entry.get("hyperparameters", {}).items():
@@ -177,23 +181,118 @@ def _template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np.ndarr
             core = as_core(given, M)
         else:
             core = known.skeleton(**entry["hyperparameters"])
-            check_core(core, M)
+            _check_core(core, M)
         if entry.get("confined", False):
             core = Confined(core, jnp.zeros(M), jnp.zeros(M))
-        observation: ObservationMap = Projection(N, M)
-        if meta["observation"]["type"] == "linear":
-            observation = LinearObservation(jnp.zeros((N, M)))
+        linear = seen["type"] == "linear"
+        observation: ObservationMap = LinearObservation(jnp.zeros((N, M))) if linear else Projection(N, M)
         return StateSpaceModel(core, Shell(jnp.zeros(M), jnp.zeros(N)), observation, jnp.zeros((M, N)))
 
     return eqx.filter_eval_shape(build)
 
 
-def save_state(folder: Path, name: str, tree: Any, meta: Mapping[str, Any]) -> None:
+def _read_ties(meta: Mapping[str, Any], template: StateSpaceModel) -> Reconstruction:
+    """Check scaler, columns, step, method and provenance, and put them around a model."""
+    N, scaler = template.num_observed, Scaler.from_dict(meta["scaler"])
+    columns, dt, method, provenance = (meta[key] for key in ("columns", "dt", "method", "provenance"))
+    if scaler.num_coordinates != N:
+        raise CheckpointError(f"The scaler is one of {scaler.num_coordinates} coordinates, the model of {N}.")
+    named = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
+    if not named or len(columns) not in (0, N):
+        raise CheckpointError(f"'columns' must be {N} names, or none; not {columns!r:.80}.")
+    if type(dt) not in (int, float) or not 0 < dt < math.inf:
+        raise CheckpointError(f"'dt', the time between two steps, must be a positive number, not {dt!r:.80}.")
+    if not isinstance(method, str) or not isinstance(provenance, dict):
+        raise CheckpointError("'method' must be a word and 'provenance' an object.")
+    return Reconstruction(template, scaler, tuple(columns), float(dt), method, provenance)
+
+
+def _check_core(core: Core, latent_dim: int) -> None:
+    """Refuse settings of a core that are of another type than it was written for, or of another size."""
+    if core.latent_dim != latent_dim:
+        raise CheckpointError(f"The core has {core.latent_dim} latent coordinates, the model {latent_dim}.")
+    for entry in dataclasses.fields(core):
+        kind: Any = entry.type
+        value = getattr(core, entry.name)
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise CheckpointError(f"The core's {entry.name} is {value!r:.80}; it must be one of {get_args(kind)}.")
+        wanted = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}.get(kind)
+        if entry.metadata.get("static") and wanted and type(value) not in wanted:
+            raise CheckpointError(f"The core's {entry.name} is {value!r:.80}, which is no {wanted[-1].__name__}.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CheckpointError(f"The core's {entry.name} is {value}; it must be finite.")
+
+
+def _check_weights(arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse weights that no model of kaffee has: not numbers, or in types that its arithmetic does not mix."""
+    types = {array.dtype.name for array in arrays.values() if array.dtype.kind == "f"}
+    if len(types) > 1 or not types <= {"float32", "float64"}:
+        raise CheckpointError(f"The weights are of type {', '.join(sorted(types))}; all must be float32, or float64.")
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise CheckpointError(f"The weights {name!r:.80} hold values that are not numbers (nan).")
+
+
+def save_state(folder: Path, name: str, tree: PyTree, meta: Mapping[str, Any]) -> None:
     """Write any pytree of arrays, such as the state of a training run."""
     write_record(folder, name, named_arrays(tree), meta)
 
 
-def load_state(folder: Path, name: str, template: Any) -> tuple[Any, dict[str, Any]]:
+def load_state(folder: Path, name: str, template: PyTree) -> tuple[PyTree, dict[str, Any]]:
     """Read back what `save_state` wrote into the structure of `template`."""
     arrays, meta = read_record(folder, name, "training state")
     return fill_arrays(template, arrays, f"{folder}/{name}"), meta
+
+
+def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
+    """Collect every array leaf under its path, such as "core.W".
+
+    >>> sorted(named_arrays({"a": jnp.zeros(2), "b": {"c": jnp.ones(())}}))
+    ['a', 'b.c']
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))
+    named = {_join(path): np.asarray(leaf) for path, leaf in leaves}
+    if len(named) < len(leaves):
+        raise CheckpointError(f"Two arrays have the same name; rename one of {', '.join(named)}.")
+    return named
+
+
+def fill_arrays(template: PyTree, arrays: Mapping[str, np.ndarray], what: str) -> PyTree:
+    """Replace every array leaf of a template by the array of its name; names, shapes and kinds must fit exactly.
+
+    The kind is float, integer or truth value; float64 arrays become float32 where JAX's 64-bit mode is off.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+    slots = {_join(path) for path, leaf in leaves if _is_slot(leaf)}
+    missing, extra = sorted(slots - set(arrays)), sorted(set(arrays) - slots)
+    if missing or extra:
+        raise CheckpointError(
+            f"{what}: arrays missing: {missing or 'none'}; not expected: {extra or 'none'}. "
+            "Restore the folder, or train again."
+        )
+    filled = []
+    for path, leaf in leaves:
+        if not _is_slot(leaf):
+            filled.append(leaf)
+            continue
+        name, array = _join(path), arrays[_join(path)]
+        if array.shape != leaf.shape:
+            raise CheckpointError(
+                f"{what}: {name} has shape {array.shape} but should have {leaf.shape}. Restore the folder."
+            )
+        if array.dtype.kind != np.dtype(leaf.dtype).kind:
+            raise CheckpointError(
+                f"{what}: {name} is of type {array.dtype} but should be {leaf.dtype}. Restore the folder."
+            )
+        filled.append(jnp.asarray(array.astype(jax.dtypes.canonicalize_dtype(array.dtype))))
+    return jax.tree_util.tree_unflatten(structure, filled)
+
+
+def _join(path: Any) -> str:
+    """Write the path of a leaf as a dotted name."""
+    kinds = ("name", "key", "idx")
+    return ".".join(str(getattr(entry, kind)) for entry in path for kind in kinds if hasattr(entry, kind))
+
+
+def _is_slot(leaf: Any) -> bool:
+    return isinstance(leaf, jax.ShapeDtypeStruct) or eqx.is_array(leaf)

@@ -27,13 +27,13 @@ def report(
     With --on, recordings that have nothing to do with training are the held-out data; page and certificate then go to
     the folder on-NAME of the run, beside its own, and `kaffee compare RUN/on-NAME ...` finds them there.
     """
-    from kaffee.cli.conclusion import conclude
-    from kaffee.cli.finished import finished_fit
+    from kaffee.cli.conclusion import conclude, show
+    from kaffee.fitting.run import Run
 
-    for run in runs:
-        found = finished_fit(run, core, on=on)
-        how: dict[str, Any] = {"title": found.title, "doubt": found.doubt, "quiet": quiet, "json": json}
-        conclude(found.output, found.fit, found.loaded, **how)
+    for path in runs:
+        run = Run.open(path, core=core)
+        run = run.on(on) if on else run
+        show(conclude(run.output, run.fit, run.loaded, title=run.title, doubt=run.doubt, quiet=quiet), json=json)
 
 
 def compare(

@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from kaffee.fitting.pipeline import Fit, Stage
-    from kaffee.fitting.run import Loaded, RunFolder
+    from kaffee.fitting.run import Loaded, Run
     from kaffee.fitting.settings import FitSettings
     from kaffee.report.page import Report
     from kaffee.tables import Table
@@ -36,10 +36,9 @@ def conclude(
     *,
     title: str,
     quiet: bool,
-    json: bool,
     doubt: str = "",
-) -> None:
-    """Certify, write checks, certificate, pictures and page to a folder, and say what was found.
+) -> Conclusion:
+    """Certify, and write checks, certificate, pictures and page to a folder.
 
     Args:
         doubt: Why the held-out data are not held out, if so.
@@ -77,10 +76,10 @@ def conclude(
     write_atomically(page, _doubted(report.page, doubt).to_html().encode())
     # Last, since who finds it takes all else for done.
     write_json(output / "certificate.json", certificate)
-    show(Conclusion(stages, checks, certificate, tables, page), json=json)
+    return Conclusion(stages, checks, certificate, tables, page)
 
 
-def stored_conclusion(folder: "RunFolder", settings: "FitSettings", loaded: "Loaded") -> Conclusion | None:
+def stored_conclusion(folder: "Run", settings: "FitSettings", loaded: "Loaded") -> Conclusion | None:
     """What a finished run concluded, if it was this version that did so, from the models and data that are there."""
     from kaffee.errors import CheckpointError
     from kaffee.records import read_json

@@ -12,7 +12,7 @@ from kaffee.cli.options import OwnCore
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from kaffee.cli.finished import FinishedStage
+    from kaffee.fitting.run import Run
     from kaffee.tables import Table
     from kaffee.theory.dpc import Certifier
 
@@ -53,14 +53,14 @@ def diagnose(
     """
     import numpy as np
 
-    from kaffee.cli.finished import finished_stage
     from kaffee.data.windows import training_windows
     from kaffee.filtering.likelihood import get_method
+    from kaffee.fitting.run import Run
     from kaffee.report.consistency import describe_diagnosis, diagnosis_figure, diagnosis_table
     from kaffee.theory.diagnosis import diagnose as diagnose_model
 
-    stage = finished_stage(run, core=core)
-    settings, reconstruction, standard = stage.settings, stage.reconstruction, stage.standard
+    opened = Run.open(run, core=core)
+    settings, reconstruction, standard = opened.settings, opened.fitted.reconstruction, opened.rows
     burn_in = settings.adaptation.burn_in
     steps = settings.adaptation.scored if horizon is None else horizon
     sampler = training_windows(standard, burn_in + steps + 1)
@@ -97,26 +97,26 @@ def dpc(
     """
     from rich.console import Console
 
-    from kaffee.cli.finished import finished_stage
     from kaffee.filtering.likelihood import get_method
     from kaffee.fitting.config import override, update
+    from kaffee.fitting.run import Run
     from kaffee.progress import TrainingProgress
     from kaffee.report.consistency import describe_gaps, log_table, tradeoff_figure
     from kaffee.theory.dpc import GapLog, find_gaps, fixed_score
     from kaffee.training.adaptation import adapt
 
-    prior = finished_stage(run, "prior", core)
-    settings = override(prior.settings, set_ or [])
+    opened = Run.open(run, core=core)
+    settings = override(opened.settings, set_ or [])
     if method is not None:
         settings = update(settings, {"method": method})
     name, chosen = settings.method, get_method(settings.method)
-    model, standard = prior.reconstruction.model, prior.standard
+    model, standard = opened.prior.model, opened.rows
     adaptation = update(settings, {"adaptation": {"schedule": {"report_every": every}}}).adaptation
     num_updates = adaptation.schedule.num_updates
     with TrainingProgress(Console(stderr=True), quiet=quiet) as progress:
         log = GapLog(
             fixed_score(model, standard, chosen, adaptation),
-            _build_certifier(prior, settings, chosen.filter),
+            _build_certifier(opened, settings, chosen.filter),
             every=every,
             last=num_updates,
             inner=progress.watcher(f"Adaptation ({name})", num_updates),
@@ -133,7 +133,7 @@ def dpc(
     _conclude(run / f"dpc-{name}", record, figure, log_table(log.entries), lines, json)
 
 
-def _build_certifier(prior: "FinishedStage", settings: Any, recursion: Any) -> "Certifier":
+def _build_certifier(run: "Run", settings: Any, recursion: Any) -> "Certifier":
     """Certify against the truth where the data are simulated, else against the recording."""
     from dataclasses import replace
 
@@ -141,9 +141,9 @@ def _build_certifier(prior: "FinishedStage", settings: Any, recursion: Any) -> "
     from kaffee.systems.catalogue import get_system
     from kaffee.theory.dpc import Certifier
 
-    source, simulation = prior.source, settings.simulation
+    source, simulation = run.source, settings.simulation
     if source.system is None:
-        return Certifier.from_series(prior.standard)
+        return Certifier.from_series(run.standard)
     reference = simulate_reference(
         get_system(source.system, **source.parameters),
         num_train_steps=round((1.0 - settings.test_fraction) * simulation.num_steps),
@@ -152,4 +152,4 @@ def _build_certifier(prior: "FinishedStage", settings: Any, recursion: Any) -> "
         seed=settings.seed,
         protocol=Protocol(rollout_steps=20_000, forecast_span=5_000, grounding_steps=1_000),
     )
-    return Certifier.from_reference(replace(reference, scaler=prior.reconstruction.scaler), recursion)
+    return Certifier.from_reference(replace(reference, scaler=run.prior.reconstruction.scaler), recursion)

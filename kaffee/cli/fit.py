@@ -11,7 +11,7 @@ from kaffee.cli.options import RecordingColumn, TimeColumn, TimeTolerance, readi
 
 if TYPE_CHECKING:
     from kaffee.fitting.defaults import Suggested
-    from kaffee.fitting.run import Loaded, Source
+    from kaffee.fitting.run import Run
     from kaffee.fitting.settings import FitSettings
 
 Data = Annotated[list[str] | None, typer.Argument(help="Files (each a recording), or the name of a system.")]
@@ -20,22 +20,23 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting, such as core.latent_dim=30; may be repeated."),
 ]
+Certify = Annotated[bool, typer.Option("--certify/--no-certify", help="Check on held-out data and write the report.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def numbers(pairs: list[str]) -> dict[str, Any]:
-    """`name=value` options as numbers."""
+    """Read `name=value` options as numbers."""
     from kaffee.errors import ConfigError
     from kaffee.fitting.config import parse_override
 
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for pair in pairs:
         for name, value in parse_override(pair).items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"--param {pair}: '{name}' needs a number.")
-            found[name] = value
-    return found
+            parameters[name] = value
+    return parameters
 
 
 def fit(
@@ -59,10 +60,7 @@ def fit(
     columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
     recording_column: RecordingColumn = None,
     time_tolerance: TimeTolerance = None,
-    certify: Annotated[
-        bool,
-        typer.Option("--certify/--no-certify", help="Check on held-out data and write the report."),
-    ] = True,
+    certify: Certify = True,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and exit.")] = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -74,9 +72,9 @@ def fit(
     """
     from kaffee.errors import ConfigError
     from kaffee.fitting.config import merge, parse_override, read_toml, to_toml, update
-    from kaffee.fitting.defaults import settings_for, suggest
+    from kaffee.fitting.defaults import apply_suggestions, suggest
     from kaffee.fitting.initial_core import absolute
-    from kaffee.fitting.run import load_source, parse_source
+    from kaffee.fitting.run import Run, parse_source
     from kaffee.fitting.settings import FitSettings
 
     given: dict[str, Any] = {} if config is None else read_toml(config)
@@ -94,19 +92,19 @@ def fit(
     if columns is not None:
         options["columns"] = [name.strip() for name in columns.split(",")]
     source = parse_source(data, numbers(param or []), options)
-    loaded = load_source(source, settings)
+    loaded = source.load(settings)
     suggested = [] if paper else suggest(loaded.series, settings)
-    settings = settings if paper else settings_for(loaded.series, given)
+    settings = settings if paper else apply_suggestions(suggested, given)
     if print_config:
         typer.echo(to_toml(settings), nl=False)
         return
     if not quiet and suggested:
         _show(suggested, settings)
-    _run(output, settings, source, loaded, quiet=quiet, json=json, certify=certify)
+    execute(Run.start(output, settings, source, loaded), quiet=quiet, json=json, certify=certify)
 
 
 def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
-    """What the data suggest, and what was said instead."""
+    """Print what the data suggest, and what was given instead."""
     from kaffee.fitting.config import value_at
 
     typer.echo("Settings from the data (--set KEY=VALUE changes one, --paper takes the paper's):", err=True)
@@ -120,61 +118,35 @@ def resume(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")], quiet: Quiet = False, json: Json = False
 ) -> None:
     """Continue an interrupted fit from its folder alone."""
-    from kaffee.fitting.run import RunFolder, Source, load_source
+    from kaffee.fitting.run import Run
 
-    folder = RunFolder(run)
-    source, settings = Source.from_dict(folder.record()["data"].get("source")), folder.settings()
-    _run(run, settings, source, load_source(source, settings), quiet=quiet, json=json)
+    execute(Run.open(run), quiet=quiet, json=json)
 
 
-def _run(output: Path, settings: "FitSettings", source: "Source", loaded: "Loaded", **how: bool) -> None:
-    from kaffee.fitting.config import to_dict
-    from kaffee.fitting.initial_core import is_own, own_core
-    from kaffee.fitting.run import RunFolder, check_unchanged, title_of
-
-    start = settings.core.start
-    own = own_core(start, loaded.series.num_coordinates) if start is not None and is_own(start) else None
-    folder = RunFolder(output, core=own)
-    if folder.started:
-        earlier = folder.record()
-        same_command = earlier["settings"] == to_dict(settings) and earlier["data"].get("source") == source.to_dict()
-        if same_command:
-            check_unchanged(loaded.series, earlier["data"]["fingerprint"], source)
-    folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
-    execute(folder, settings, loaded, title=title_of(source), **how)
-
-
-def execute(
-    folder: Any,
-    settings: "FitSettings",
-    loaded: "Loaded",
-    *,
-    title: str,
-    quiet: bool,
-    json: bool,
-    certify: bool = True,
-) -> None:
+def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> None:
     """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
     from rich.console import Console
 
     from kaffee.certification.certificate import shortage
     from kaffee.cli.conclusion import conclude, show, stored_conclusion
     from kaffee.fitting.initial_core import is_own
-    from kaffee.fitting.pipeline import fit as fit_series
-    from kaffee.fitting.run import short_recordings, summary
+    from kaffee.fitting.run import short_recordings, summarise
     from kaffee.progress import TrainingProgress
 
-    console = Console(stderr=True)
+    console, settings, loaded = Console(stderr=True), run.settings, run.loaded
+    warn: dict[str, Any] = {"style": "yellow", "markup": False, "soft_wrap": True}
     if not quiet:
-        console.print(f"{title}: {summary(loaded.series)} -> {folder.path}", markup=False, soft_wrap=True)
+        console.print(f"{run.title}: {summarise(loaded.series)} -> {run.path}", markup=False, soft_wrap=True)
     for note in short_recordings(loaded.series, settings):
-        console.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
-    known = stored_conclusion(folder, settings, loaded)
+        console.print(f"warning: {note}", **warn)
+    if is_own(settings.core.start):
+        run.core = settings.core.start  # whoever fits or resumes names the code; other commands must be told
+    known = stored_conclusion(run, settings, loaded)
     if known is None:
         if certify and (few := shortage(loaded.series.split(1.0 - settings.test_fraction)[1])):
-            console.print(f"warning: {few}", style="yellow", markup=False, soft_wrap=True)
+            console.print(f"warning: {few}", **warn)
         with TrainingProgress(console, quiet=quiet) as progress:
-            result = fit_series(loaded.series, settings, dt=loaded.dt, store=folder, watcher=progress.watcher)
+            result = run.train(progress.watcher)
         stages = result.prior, result.fitted
     else:
         stages = known.stages
@@ -183,15 +155,15 @@ def execute(
             word, colour = ("warning", "yellow") if stage.completed else ("error", "red")
             console.print(f"{word}: {stage.report}", style=colour, markup=False, soft_wrap=True)
     core = ["--core", str(settings.core.start)] if is_own(settings.core.start) else []
-    report = shlex.join(["kaffee", "report", str(folder.path), *core])
+    report = shlex.join(["kaffee", "report", str(run.path), *core])
     if known is not None:
         if not quiet:
             typer.echo(f"Done before, nothing is repeated. To certify again: {report}", err=True)
         show(known, json=json)
     elif certify:
-        conclude(folder.path, result, loaded, title=title, quiet=quiet, json=json)
+        show(conclude(run.output, result, loaded, title=run.title, quiet=quiet), json=json)
     else:
-        model = str(folder.path / settings.method)
+        model = str(run.path / settings.method)
         typer.echo(json_module.dumps({"model": model}) if json else f"Model: {model}. To certify it: {report}")
     if not stages[-1].completed:
         raise typer.Exit(3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from kaffee.cli import about, adapt, diagnose, fit, infer, models, quickstart, zeroshot
+from kaffee.cli import about, diagnose, fit, infer, pretrained, quickstart
 from kaffee.cli import certify as report
 from kaffee.cli import simulate as systems
 from kaffee.errors import KaffeeError
@@ -67,11 +67,11 @@ app.command("forecast")(infer.forecast)
 app.command("run-free")(infer.run_free)
 app.command("dpc")(diagnose.dpc)
 app.command("diagnose")(diagnose.diagnose)
-app.command("adapt")(adapt.adapt)
-app.command("zeroshot")(zeroshot.zeroshot)
+app.command("adapt")(pretrained.adapt)
+app.command("zeroshot")(pretrained.zeroshot)
 app.command("doctor")(about.doctor)
 app.command("cite")(about.cite)
-app.add_typer(models.app, name="models")
+app.add_typer(pretrained.models, name="models")
 # Groups of commands from above this layer (`kaffee bench`, from `kaffee.paper`) or from other packages.
 for _group in entry_points(group="kaffee.commands"):
     app.add_typer(_group.load(), name=_group.name)

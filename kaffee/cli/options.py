@@ -98,16 +98,9 @@ def load_model(run: Path, core: str | None = None) -> "Reconstruction":
     Args:
         core: Where the user's own core is built; a folder cannot name code that would be run.
     """
-    from kaffee.errors import CheckpointError
-    from kaffee.fitting.initial_core import load_with
-    from kaffee.fitting.run import RunFolder
+    from kaffee.fitting.run import load
 
-    if (run / "model.json").exists():
-        return load_with(run, core)
-    method = RunFolder(run).settings().method
-    if not (run / method / "model.json").exists():
-        raise CheckpointError(f"{run} has no finished model yet. First: kaffee resume {run}")
-    return load_with(run / method, core)
+    return load(run, core=core)
 
 
 def check_output(output: Path, inputs: Sequence[str] = ()) -> None:

@@ -21,15 +21,14 @@ def quickstart(
     from kaffee.cli.fit import execute
     from kaffee.fitting.config import merge, parse_override, update
     from kaffee.fitting.defaults import settings_for
-    from kaffee.fitting.run import RunFolder, Source, load_source
+    from kaffee.fitting.run import Run, Source
     from kaffee.fitting.settings import FitSettings
 
     given: dict[str, Any] = {"seed": seed}
     for text in SETTINGS:
         given = merge(given, parse_override(text))
     source = Source(system="lorenz63")
-    folder = RunFolder(output)
-    loaded = load_source(source, update(FitSettings(), given))
-    settings = settings_for(loaded.series, given)
-    folder.open(settings, {"source": source.to_dict(), "fingerprint": loaded.series.fingerprint})
-    execute(folder, settings, loaded, title="kaffee quickstart: noisy Lorenz-63", quiet=quiet, json=json)
+    loaded = source.load(update(FitSettings(), given))
+    run = Run.start(output, settings_for(loaded.series, given), source, loaded)
+    run.title = "kaffee quickstart: noisy Lorenz-63"
+    execute(run, quiet=quiet, json=json)

@@ -1,6 +1,13 @@
 from .config import override as override
 from .defaults import settings_for as settings_for
 from .defaults import suggest as suggest
-from .initial_core import starting_point as starting_point
+from .initial_core import find_start as find_start
+from .pipeline import Fit as Fit
+from .pipeline import Stage as Stage
+from .pipeline import StageStore as StageStore
+from .pipeline import adapt_foundation_model as adapt_foundation_model
+from .pipeline import adapt_prior as adapt_prior
 from .pipeline import fit as fit
+from .pipeline import train_prior as train_prior
+from .run import Run as Run
 from .settings import FitSettings as FitSettings

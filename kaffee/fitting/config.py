@@ -1,6 +1,8 @@
-"""Settings as nested frozen dataclasses: from TOML, from `--set key=value`, back to JSON; unknown keys are errors."""
+"""Configuration: nested frozen dataclasses from TOML and from `--set key=value`, and back to JSON and TOML."""
 
 import dataclasses
+import json
+import sys
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
@@ -13,12 +15,19 @@ T = TypeVar("T")
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
-    """Nested plain values, for JSON."""
-    return dataclasses.asdict(settings)
+    """Convert settings to nested dictionaries; optional groups that are None are left out."""
+    hints, values = get_type_hints(type(settings)), {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            values[field.name] = to_dict(value)
+        elif value is not None or _group(hints[field.name]) is None:
+            values[field.name] = value
+    return values
 
 
 def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
-    """A copy of `settings` with nested `values` replaced; types are checked, unknown keys are errors.
+    """Replace nested `values` in a copy of `settings`; types are checked, unknown keys are errors.
 
     >>> from kaffee.training.forcing import Forcing
     >>> update(Forcing(), {"interval": 5})
@@ -34,9 +43,8 @@ def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
         current = getattr(settings, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise ConfigError(
-                    f"{path} is a group of settings; set one of its keys, such as {_example(path, current)}."
-                )
+                example = f"{path}.{dataclasses.fields(current)[0].name}"
+                raise ConfigError(f"{path} is a group of settings; set one of its keys, such as {example}.")
             changes[key] = update(current, value, f"{path}.")
         elif isinstance(value, Mapping) and (group := _group(hints[key])) is not None:
             changes[key] = update(group(), value, f"{path}.")
@@ -45,19 +53,15 @@ def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
     return dataclasses.replace(settings, **changes)  # type: ignore[type-var]
 
 
-def _shown(value: Any) -> str:
-    """A value in a message, cut to a readable length."""
+def _shorten(value: Any) -> str:
+    """Cut a value for a message to a readable length."""
     text = f"{value!r:.200}"
     return text if len(text) < 200 else f"{text} ..."
 
 
 def _group(hint: Any) -> Any:
-    """The class of an optional group of settings."""
+    """Return the class of an optional group of settings, or None for other types."""
     return next((option for option in get_args(hint) if dataclasses.is_dataclass(option)), None)
-
-
-def _example(path: str, group: Any) -> str:
-    return f"{path}.{dataclasses.fields(group)[0].name}"
 
 
 def _coerce(hint: Any, value: Any, path: str) -> Any:
@@ -68,22 +72,15 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
     for option in options:
         if get_origin(option) is Literal and value in get_args(option):
             return value
-        if option is float and isinstance(value, int | float) and not isinstance(value, bool) and _in_range(value):
+        # A whole number may have more digits than a float can hold.
+        number = isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
+        if option is float and number:
             return float(value)
         if option in (int, str, bool) and type(value) is option:
             return value
         if get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(value)
-    raise ConfigError(f"{path} = {_shown(value)} does not fit; it must be {_describe(options)}.")
-
-
-def _in_range(value: float) -> bool:
-    """Whether a number is one for the machine: a whole number may have any number of digits."""
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
+    raise ConfigError(f"{path} = {_shorten(value)} does not fit; it must be {_describe(options)}.")
 
 
 def _describe(options: Iterable[Any]) -> str:
@@ -97,14 +94,14 @@ def _describe(options: Iterable[Any]) -> str:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """`a.b=3` as {"a": {"b": 3}}; the value is TOML, or a plain word, or `none`.
+    """Read `a.b=3` as {"a": {"b": 3}}; the value is TOML, or a plain word, or `none`.
 
     >>> parse_override("pretraining.schedule.num_updates=2000")
     {'pretraining': {'schedule': {'num_updates': 2000}}}
     """
     key, separator, raw = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"{_shown(text)} is not of the form key=value. Write it like seed=3.")
+        raise ConfigError(f"{_shorten(text)} is not of the form key=value. Write it like seed=3.")
     raw = raw.strip()
     if raw.lower() in ("none", "null"):
         value: Any = None
@@ -117,7 +114,7 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
-    """A dotted key as nested dictionaries.
+    """Write a dotted key as nested dictionaries.
 
     >>> nested("a.b", 3)
     {'a': {'b': 3}}
@@ -128,14 +125,14 @@ def nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def value_at(settings: Any, key: str) -> Any:
-    """The value of a dotted key."""
+    """Look up a dotted key."""
     for part in key.split("."):
         settings = getattr(settings, part)
     return settings
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dictionaries together; the second wins.
+    """Merge nested dictionaries; the second wins.
 
     >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
@@ -155,7 +152,7 @@ def override(settings: T, texts: Iterable[str]) -> T:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; errors name the file and the line."""
+    """Read a TOML file; errors name the file and the line."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -165,7 +162,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def to_toml(settings: Any) -> str:
-    """The settings as TOML; None, which TOML does not have, becomes "none"."""
+    """Write settings as TOML; None, which TOML does not have, becomes "none"."""
     lines: list[str] = []
     _toml_table(to_dict(settings), "", lines)
     return "\n".join(lines).strip() + "\n"
@@ -185,22 +182,18 @@ def _toml_table(values: Mapping[str, Any], name: str, lines: list[str]) -> None:
 def _toml_value(value: Any) -> str:
     if value is None:
         return '"none"'
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return repr(value)
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], where: str = "") -> list[str]:
-    """Sentences for the keys in which two nested dictionaries differ."""
-    found = []
+    """List the keys in which two nested dictionaries differ, as sentences."""
+    changes = []
     for key in sorted(set(ours) | set(theirs)):
         path, a, b = f"{where}{key}", ours.get(key), theirs.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            found += differences(a, b, f"{path}.")
+            changes += differences(a, b, f"{path}.")
         elif a != b:
-            found.append(f"{path}: {b!r} before, {a!r} now")
-    return found
+            changes.append(f"{path}: {b!r} before, {a!r} now")
+    return changes

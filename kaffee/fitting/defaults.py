@@ -1,4 +1,4 @@
-"""Settings of a fit that follow from its data: what `kaffee fit` uses where nobody said otherwise.
+"""Defaults of a fit that follow from its data: what `kaffee fit` uses for settings that are not given.
 
 The paper's settings are those of one system. Windows in steps, latent sizes and the time between forced steps do not
 carry over to a recording with another step and another number of coordinates; these rules do. What they were chosen
@@ -18,13 +18,13 @@ from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import merge, nested, update
 from kaffee.fitting.settings import FitSettings
 
-SHORTEST_WINDOW = 8
+_SHORTEST_WINDOW = 8
 """Steps without which a window has nothing to learn dynamics from."""
 
 
 @dataclass(frozen=True)
 class Suggested:
-    """One setting with the value that the data suggest, and why."""
+    """A setting with the value that the data suggest, and the reason."""
 
     key: str
     value: Any
@@ -32,10 +32,10 @@ class Suggested:
 
 
 def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggested]:
-    """What the training part of a series suggests.
+    """Suggest settings for the training part of a series.
 
     Args:
-        settings: What else is known, such as the type of the core.
+        settings: What is known already, such as the type of the core.
     """
     settings = settings or FitSettings()
     train, _ = series.split(1.0 - settings.test_fraction)
@@ -45,16 +45,16 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         check_observed(train.recordings, train.columns, train.label)
     tau, N = train.decorrelation_time, train.num_coordinates
     longest = max(train.lengths)
-    if longest < SHORTEST_WINDOW + 2:
+    if longest < _SHORTEST_WINDOW + 2:
         raise DataError(
             f"{series.label}: the longest recording has {longest} rows for training, too few for windows of "
-            f"{SHORTEST_WINDOW} steps. Bring longer recordings, or lower test_fraction (now {settings.test_fraction})."
+            f"{_SHORTEST_WINDOW} steps. Bring longer recordings, or lower test_fraction (now {settings.test_fraction})."
         )
     memory = f"the decorrelation time, {tau:.1f} steps"
     interval = round(min(max(0.5 * tau, 10.0), 50.0))
-    window = _fitting(5 * interval, 50, 200, longest)
-    scored = _fitting(3 * tau, 64, 128, longest - 8)
-    found = [
+    window = _clip_window(5 * interval, 50, 200, longest)
+    scored = _clip_window(3 * tau, 64, 128, longest - 8)
+    suggested = [
         Suggested("pretraining.forcing.interval", interval, f"half of {memory}; 10 to 50"),
         Suggested("pretraining.window", window, "5 intervals; 50 to 200"),
         Suggested("pretraining.schedule.num_updates", 60_000, "about a minute"),
@@ -67,35 +67,35 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         Suggested("adaptation.calibration", 300, "bands follow the final core"),
     ]
     if get_method(settings.method).train_core:
-        found.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
-        found.append(Suggested("adaptation.guard", 250, "a core whose free runs get worse goes back"))
+        suggested.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
+        suggested.append(Suggested("adaptation.guard", 250, "a core whose free runs get worse goes back"))
     if settings.core.start is not None:
-        found = [each for each in found if not each.key.startswith("pretraining.schedule")]
-        found.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))
+        suggested = [each for each in suggested if not each.key.startswith("pretraining.schedule")]
+        suggested.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))
     elif settings.core.latent_dim is None:
         size = settings.core.resolved_dim(N)
-        found.insert(0, Suggested("core.latent_dim", size, f"{N} coordinates: {_size_rule(settings)}"))
-    return found
+        suggested.insert(0, Suggested("core.latent_dim", size, f"{N} coordinates: {_size_rule(settings)}"))
+    return suggested
 
 
 def _size_rule(settings: FitSettings) -> str:
     return "five for each, at least 20" if settings.core.type in ("alrnn", "mlp") else "one for each"
 
 
-def _fitting(wanted: float, low: int, high: int, longest: int) -> int:
-    """A window of `wanted` steps between `low` and `high` that fits in the longest recording with its first row."""
+def _clip_window(wanted: float, low: int, high: int, longest: int) -> int:
+    """Clip a window to `low` and `high` steps, and to what the longest recording has after its first row."""
     return int(min(max(math.ceil(wanted), low), high, longest - 1))
 
 
-def with_suggestions(settings: FitSettings, suggested: Sequence[Suggested]) -> FitSettings:
-    """The settings with all suggestions."""
+def apply_suggestions(suggested: Sequence[Suggested], given: Mapping[str, Any]) -> FitSettings:
+    """Combine suggestions with the nested values that were given, which win."""
     values: dict[str, Any] = {}
     for each in suggested:
         values = merge(values, nested(each.key, each.value))
-    return update(settings, values)
+    return update(update(FitSettings(), values), given)
 
 
 def settings_for(series: Series, given: Mapping[str, Any] | None = None) -> FitSettings:
-    """What the data suggest, where the nested values of `given` do not say otherwise."""
+    """Take what the data suggest, where the nested values of `given` do not say otherwise."""
     given = given or {}
-    return update(with_suggestions(FitSettings(), suggest(series, update(FitSettings(), given))), given)
+    return apply_suggestions(suggest(series, update(FitSettings(), given)), given)

@@ -1,7 +1,7 @@
-"""A fit that starts from an existing deterministic surrogate instead of a fresh core (`kaffee fit --core`).
+"""The model that training starts from: a fresh core, or an existing deterministic surrogate (`kaffee fit --core`).
 
-Three kinds are known by their names: the folder of a kaffee model or run; `FILE.py:NAME`, a function of the user's that
-builds a core; and a pretrained foundation model such as DynaMix.
+Existing ones are known by their names: the folder of a kaffee model or run; `FILE.py:NAME`, a function of the user's
+that builds a core; and a pretrained foundation model such as DynaMix.
 """
 
 import runpy
@@ -9,74 +9,124 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float
 
-from kaffee.checkpoint.pytrees import WrongCall
-from kaffee.checkpoint.reconstruction import Reconstruction, load
+from kaffee.checkpoint.reconstruction import Reconstruction, WrongCall, load
 from kaffee.data.gaps import longest_stretch
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
+from kaffee.data.validation import check_observed
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
+from kaffee.fitting.settings import FitSettings, FoundationSettings
+from kaffee.foundation.context import condition
+from kaffee.foundation.hub import from_pretrained
 from kaffee.inference.matching import match_series
 from kaffee.model.core import Core
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import as_core, check_derivatives
 from kaffee.records import read_json
 
-CONTEXT_ROWS = 2000
-"""As many as the paper's contexts have."""
+_CONTEXT_ROWS = 2000  # as many as the paper's contexts have
 
 
-class StartingPoint(NamedTuple):
-    """A prior without a shell, the units it lives in, and the series with the columns it knows."""
+class Start(NamedTuple):
+    """Where training begins.
+
+    Attributes:
+        model: Without a trained shell, in the units of the scaler.
+        series: The series with the columns that the model knows, in data units.
+        rows: The standardised rows to train on.
+        context: Standardised rows that a foundation model reads when it is adapted; None: it has read all.
+    """
 
     model: StateSpaceModel
     scaler: Scaler
     series: Series
+    rows: Series
+    context: Float[np.ndarray, "T N"] | None = None
 
 
-def starting_point(start: str, series: Series, test_fraction: float, *, key: Key[Array, ""]) -> StartingPoint:
-    """What `core.start` names, for a series.
-
-    Args:
-        test_fraction: What is held out of the series; neither the units nor a context come from there.
-        key: Draws the embedding of a core that brings none.
-    """
-    train, _ = series.split(1.0 - test_fraction)
-    if is_own(start):
-        core = own_core(start, series.num_coordinates)
-        if core.latent_dim < series.num_coordinates:
+def find_start(settings: FitSettings, series: Series) -> Start:
+    """Create or load what a fit of this series starts from; neither units nor a context come from held-out rows."""
+    train, _ = series.split(1.0 - settings.test_fraction)
+    if settings.foundation is not None:
+        return _read_context(settings.foundation, series, train)
+    start, N, keys = settings.core.start, series.num_coordinates, settings.keys()
+    if start is None:
+        scaler = Scaler.fit(train)
+        model = StateSpaceModel.create(settings.core.create(N, key=keys["core"]), N, key=keys["embedding"])
+    elif is_own(start):
+        core = _build_own_core(start, N)
+        if core.latent_dim < N:
             raise ConfigError(
-                f"--core {start} has {core.latent_dim} latent coordinates, fewer than the "
-                f"{series.num_coordinates} observed ones."
+                f"--core {start} has {core.latent_dim} latent coordinates, fewer than the {N} observed ones."
             )
-        with _blaming(start):
-            units = units_of(core)
-        scaler = Scaler.identity(series.num_coordinates) if units == "data" else Scaler.fit(train)
-        return StartingPoint(StateSpaceModel.create(core, series.num_coordinates, key=key), scaler, series)
+        with _blame(start):
+            units = _read_units(core)
+        scaler = Scaler.identity(N) if units == "data" else Scaler.fit(train)
+        model = StateSpaceModel.create(core, N, key=keys["embedding"])
+    else:
+        known, series = _load_start(start, series, train)
+        model, scaler = known.model, known.scaler
+        train, _ = series.split(1.0 - settings.test_fraction)
+    check_observed(train.recordings, train.columns, train.label)
+    return Start(model, scaler, series, train.standardised(scaler))
+
+
+def _read_context(settings: FoundationSettings, series: Series, train: Series) -> Start:
+    """Let a foundation model read the training rows, but for those that it is adapted on."""
+    if train.num_recordings != 1:
+        raise ConfigError(f"A context is one recording; {series.label} has {series.num_recordings}. Split the file.")
+    model = from_pretrained(settings.model).with_tangent(settings.tangent, train_gate=settings.train_gate)
+    [observations] = train.recordings
+    known, rows = condition(model, observations, held_out=settings.held_out or 0.0)
+    context = known.scaler.transform(np.asarray(observations, np.float64)) if settings.held_out else None
+    return Start(known.model, known.scaler, series, rows, context)
+
+
+def _load_start(start: str, series: Series, train: Series) -> tuple[Reconstruction, Series]:
+    """Load a model, or the prior of a run, with its columns of the series; or condition a foundation model."""
     folder = Path(start).expanduser()
     if (folder / "model.json").exists() or (folder / "run.json").exists():
-        known = _model_in(folder)
-        return StartingPoint(known.model, known.scaler, match_series(known, series))
-    return _in_context(start, train, series)
+        place = folder if (folder / "model.json").exists() else folder / "prior"
+        if not (place / "model.json").exists():
+            raise CheckpointError(f"{folder} has no finished prior yet. First: kaffee resume {folder}")
+        known = load_with_core(place, None)
+        return known, match_series(known, series)
+    try:
+        model = from_pretrained(start)
+    except (CheckpointError, ConfigError) as error:
+        raise CheckpointError(
+            f"--core {start} is neither the folder of a kaffee model, nor FILE.py:FUNCTION, nor a foundation model. "
+            f"{error}"
+        ) from error
+    return condition(model, _context_rows(train))[0], series
+
+
+def _context_rows(train: Series) -> Float[np.ndarray, "T N"]:
+    """Take the longest stretch of complete rows, of that the last `_CONTEXT_ROWS`."""
+    rows = longest_stretch(train)
+    if not len(rows):
+        raise DataError(f"{train.label}: no row is complete, so that there is no context for a foundation model.")
+    return rows[-_CONTEXT_ROWS:]
 
 
 def is_own(start: str | None) -> bool:
-    """Whether a starting point is a function of the user's, `FILE.py:NAME`."""
+    """Tell whether a starting point is a function of the user's, `FILE.py:NAME`."""
     return start is not None and start.rpartition(":")[0].endswith(".py")
 
 
 def absolute(start: str) -> str:
-    """The same starting point from any folder; the name of a foundation model stays as it is."""
+    """Make paths in a starting point absolute; the name of a foundation model stays as it is."""
     path, _, name = start.rpartition(":") if is_own(start) else (start, "", "")
     located = Path(path).expanduser()
     return f"{located.resolve()}{':' + name if name else ''}" if located.exists() else start
 
 
-def own_core(start: str, num_observed: int) -> Core:
+def _build_own_core(start: str, num_observed: int) -> Core:
     """Run the user's file and call NAME(num_observed): an Equinox module, a function z -> z' or a kaffee core.
 
     Its first N latent coordinates are the observed ones. It has `num_observed` latent coordinates, or as many as its
@@ -86,13 +136,13 @@ def own_core(start: str, num_observed: int) -> Core:
     path, _, name = start.rpartition(":")
     if not Path(path).is_file():
         raise ConfigError(f"--core {start}: there is no file {path}.")
-    with _blaming(start):
-        found = runpy.run_path(path, run_name="kaffee_core")
-    build = found.get(name)
+    with _blame(start):
+        names = runpy.run_path(path, run_name="kaffee_core")
+    build = names.get(name)
     if not callable(build):
-        functions = [key for key, value in found.items() if callable(value) and not key.startswith("_")]
+        functions = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
         raise ConfigError(f"--core {start}: {path} has no function '{name}'; it has: {', '.join(functions) or 'none'}.")
-    with _blaming(start):
+    with _blame(start):
         built = build(num_observed)
         if not callable(built):
             raise ConfigError(f"{name}({num_observed}) returned {built!r:.80}; a function z -> z' is needed.")
@@ -101,9 +151,17 @@ def own_core(start: str, num_observed: int) -> Core:
         return core
 
 
+def _read_units(core: Core) -> str:
+    """Read "standard" or "data" from the user's object."""
+    units = getattr(getattr(core, "function", core), "units", "standard")
+    if units not in ("standard", "data"):
+        raise ConfigError(f"The units of a core are 'standard' or 'data', not {units!r}.")
+    return str(units)
+
+
 @contextmanager
-def _blaming(start: str) -> Iterator[None]:
-    """Errors in the user's code name the code, and the line in it."""
+def _blame(start: str) -> Iterator[None]:
+    """Name the user's code, and the line in it, in errors that it raises."""
     try:
         yield
     except KaffeeError as error:
@@ -114,7 +172,7 @@ def _blaming(start: str) -> Iterator[None]:
 
 
 def _line(start: str, error: BaseException | None) -> str:
-    """Where in the user's file an error came from."""
+    """Tell where in the user's file an error came from."""
     path = start.rpartition(":")[0]
     if isinstance(error, SyntaxError) and error.filename == path:
         return f" (line {error.lineno} of {path})"
@@ -123,69 +181,29 @@ def _line(start: str, error: BaseException | None) -> str:
     return f" (line {lines[-1]} of {path})" if lines else ""
 
 
-def load_with(folder: Path, start: str | None) -> Reconstruction:
-    """Load a model, with the user's own core from `FILE.py:NAME` if it has one."""
-    with core_option(folder, start):
-        if start is None:
+def load_with_core(folder: Path, core: Any) -> Reconstruction:
+    """Load a model from its folder.
+
+    Args:
+        core: For a model with a core of the user's own: an object of its class, or `FILE.py:NAME`, which builds it.
+    """
+    if core is not None and not isinstance(core, str):
+        return load(folder, core=core)
+    try:
+        if core is None:
             return load(folder)
-        if not is_own(start):
-            raise ConfigError(f"--core {start}: to load a model, FILE.py:FUNCTION is needed.")
+        if not is_own(core):
+            raise ConfigError(f"--core {core}: to load a model, FILE.py:FUNCTION is needed.")
         num_observed = read_json(folder / "model.json", "model").get("observation", {}).get("num_observed")
         if not isinstance(num_observed, int) or num_observed < 1:
             raise CheckpointError(f"{folder}/model.json does not say how many coordinates are observed.")
-        return load(folder, core=own_core(start, num_observed))
-
-
-@contextmanager
-def core_option(folder: Path, start: str | None) -> Iterator[None]:
-    """Where a model is loaded with a core that it needs and does not get, or the reverse, name the option to change."""
-    try:
-        yield
+        return load(folder, core=_build_own_core(core, num_observed))
     except CheckpointError as error:
         if not isinstance(error.__cause__, WrongCall):
             raise
-        if start is None:
+        if core is None:
             raise CheckpointError(
                 f"{folder}: the core is your own code, which kaffee does not run unasked. Name it as for the fit: "
                 "--core FILE.py:FUNCTION"
             ) from error
-        raise CheckpointError(f"{folder}: the core is one of kaffee's own. Leave out --core {start}.") from error
-
-
-def units_of(core: Core) -> str:
-    """ "standard" or "data", as the user's object says."""
-    units = getattr(getattr(core, "function", core), "units", "standard")
-    if units not in ("standard", "data"):
-        raise ConfigError(f"The units of a core are 'standard' or 'data', not {units!r}.")
-    return str(units)
-
-
-def _model_in(folder: Path) -> Reconstruction:
-    if (folder / "model.json").exists():
-        return load_with(folder, None)
-    if not (folder / "prior" / "model.json").exists():
-        raise CheckpointError(f"{folder} has no finished prior yet. First: kaffee resume {folder}")
-    return load_with(folder / "prior", None)
-
-
-def _in_context(start: str, train: Series, series: Series) -> StartingPoint:
-    from kaffee.foundation.context import condition
-    from kaffee.foundation.hub import from_pretrained
-
-    try:
-        model = from_pretrained(start)
-    except (CheckpointError, ConfigError) as error:
-        raise CheckpointError(
-            f"--core {start} is neither the folder of a kaffee model, nor FILE.py:FUNCTION, nor a foundation model. "
-            f"{error}"
-        ) from error
-    known, _ = condition(model, context_rows(train))
-    return StartingPoint(known.model, known.scaler, series)
-
-
-def context_rows(train: Series) -> Float[np.ndarray, "T N"]:
-    """The longest stretch of complete rows, of that the last `CONTEXT_ROWS`."""
-    rows = longest_stretch(train)
-    if not len(rows):
-        raise DataError(f"{train.label}: no row is complete, so that there is no context for a foundation model.")
-    return rows[-CONTEXT_ROWS:]
+        raise CheckpointError(f"{folder}: the core is one of kaffee's own. Leave out --core {core}.") from error

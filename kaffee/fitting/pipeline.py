@@ -1,29 +1,44 @@
-"""The stages of a fit, and where they are kept so that it can be interrupted."""
+"""The one pipeline: pretrain a prior, give it a shell, adapt it by a method of the paper.
+
+`train_prior` and `adapt_prior` are its two stages. `fit` runs them on a series; `adapt_foundation_model` here, and the
+cells and controls of `kaffee.paper`, run the same stages with other settings.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from kaffee.checkpoint.reconstruction import Reconstruction
-from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
-from kaffee.data.validation import check_observed
 from kaffee.data.windows import training_windows
 from kaffee.errors import KaffeeError
 from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
-from kaffee.fitting.initial_core import starting_point
-from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.initial_core import find_start
+from kaffee.fitting.settings import FitSettings, ShellSettings
+from kaffee.foundation.context import (
+    CALIBRATED,
+    HELD_OUT,
+    ContextModel,
+    condition,
+    lyapunov_window,
+    read_all,
+    shorten_window,
+)
+from kaffee.foundation.weights import licence_terms
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import versions
-from kaffee.training.adaptation import adapt, build_guard
-from kaffee.training.loop import Trained, Watcher
-from kaffee.training.pretraining import initialise_shell, pretrain
+from kaffee.training.adaptation import Adaptation, adapt, build_guard
+from kaffee.training.loop import Schedule, Trained, Watcher
+from kaffee.training.pretraining import Pretraining, initialise_shell, pretrain
 from kaffee.training.update import TrainState, initial_state
+
+UNTRAINED = Pretraining(window=1, schedule=Schedule(num_updates=0))
+"""For a core that is given: no updates, and rows are enough that make one step."""
 
 
 class Stage(NamedTuple):
@@ -39,66 +54,28 @@ class Stage(NamedTuple):
     completed: bool
     report: str
 
+    @property
+    def model(self) -> StateSpaceModel:
+        """The trained state-space model."""
+        return self.reconstruction.model
 
-class StageStore(Protocol):
-    """Where a fit keeps its stages, so that it can be interrupted."""
+
+class StageStore:
+    """Where a fit keeps its stages, so that it can be interrupted; this one keeps nothing."""
 
     def finished(self, name: str) -> Stage | None:
-        """The stage, if it was finished before."""
-        ...
+        """Return the stage if it was finished before."""
+        return None
 
     def interrupted(self, name: str, template: TrainState) -> tuple[TrainState, np.ndarray] | None:
-        """The state at which the stage stopped before, if it did."""
-        ...
+        """Return state and losses at which the stage stopped before, if it did."""
+        return None
 
     def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:
         """Keep the state of a running stage."""
-        ...
 
     def save_stage(self, name: str, stage: Stage) -> None:
         """Keep a finished stage."""
-        ...
-
-
-class NoStore:
-    """Keeps nothing: a fit in memory."""
-
-    def finished(self, name: str) -> Stage | None:
-        return None
-
-    def interrupted(self, name: str, template: TrainState) -> tuple[TrainState, np.ndarray] | None:
-        return None
-
-    def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:
-        return
-
-    def save_stage(self, name: str, stage: Stage) -> None:
-        return
-
-
-def run_stage(
-    name: str,
-    store: StageStore,
-    template: TrainState,
-    run: Callable[..., Trained],
-    finish: Callable[[Trained], Reconstruction],
-) -> Stage:
-    """Take a stage from the store, or run it, from where it was interrupted if it was, and keep it there."""
-    done = store.finished(name)
-    if done is not None:
-        return done
-    earlier = store.interrupted(name, template)
-    resume: dict[str, Any] = {} if earlier is None else {"state": earlier[0], "losses": earlier[1]}
-    trained = run(save=lambda state, losses: store.save_progress(name, state, losses), **resume)
-    end = {"skipped": trained.skipped, "completed": trained.completed, "report": str(trained)}
-    finished = finish(trained)
-    finished = replace(finished, provenance={**finished.provenance, "training": end})
-    stage = Stage(finished, trained.losses, trained.skipped, trained.completed, str(trained))
-    store.save_stage(name, stage)
-    return stage
-
-
-# From a series to a probabilistic surrogate: standardise, pretrain, initialise the shell, adapt.
 
 
 @dataclass(frozen=True)
@@ -118,6 +95,111 @@ class Fit:
     settings: FitSettings
 
 
+def train_prior(
+    start: Reconstruction,
+    rows: Series,
+    pretraining: Pretraining,
+    shell: ShellSettings,
+    *,
+    seed: int,
+    store: StageStore | None = None,
+    watcher: Watcher | Callable[[], Watcher] | None = None,
+) -> Stage:
+    """Pretrain a model by teacher forcing (appendix C.1) and initialise its shell (appendix B.2).
+
+    Args:
+        start: The model before training, and the units of its data.
+        rows: Standardised training data.
+        watcher: Who hears of the progress, or a function that is called for it if there is anything to train.
+    """
+    model = start.model
+
+    def finish(trained: Trained) -> Reconstruction:
+        if not trained.completed:
+            raise KaffeeError(f"Pretraining: {trained}.")
+        # A core that is given keeps its tangent; pretraining makes it the exact one.
+        final = model if pretraining == UNTRAINED else trained.model
+        options: dict[str, Any] = {"residuals": shell.residuals, "alpha": shell.alpha}
+        return start.with_model(initialise_shell(final, rows, forcing=pretraining.forcing, **options), "prior")
+
+    return _run_stage(
+        "prior",
+        store or StageStore(),
+        initial_state(model.exact(), ("core", "embedding"), pretraining.optimiser, pretraining.schedule.num_updates),
+        lambda **kwargs: pretrain(model, rows, pretraining, seed=seed, watcher=_call_watcher(watcher), **kwargs),
+        finish,
+    )
+
+
+def adapt_prior(
+    prior: Reconstruction,
+    rows: Series,
+    method: str,
+    adaptation: Adaptation,
+    *,
+    seed: int,
+    context: Float[np.ndarray, "T N"] | None = None,
+    store: StageStore | None = None,
+    watcher: Watcher | Callable[[], Watcher] | None = None,
+    **options: Any,
+) -> Stage:
+    """Make a prior probabilistic by a method of the paper (algorithm 1).
+
+    Args:
+        rows: Standardised training data.
+        context: Standardised rows that a foundation model reads when it is adapted; None: it has read all.
+        watcher: As for `train_prior`.
+        options: For `kaffee.adapt`.
+    """
+    chosen, start = get_method(method), prior.model
+
+    def finish(trained: Trained) -> Reconstruction:
+        model = trained.model if context is None else read_all(trained.model, context)
+        return prior.with_model(model, method)
+
+    return _run_stage(
+        method,
+        store or StageStore(),
+        initial_state(
+            start.replace(core=start.core.surrogate()),
+            chosen.trainable_parts,
+            adaptation.optimiser,
+            adaptation.schedule.num_updates,
+            guarded=build_guard(rows, chosen, adaptation) is not None,
+        ),
+        lambda **kwargs: adapt(
+            start, rows, chosen, adaptation, seed=seed, watcher=_call_watcher(watcher), **options, **kwargs
+        ),
+        finish,
+    )
+
+
+def _call_watcher(watcher: Watcher | Callable[[], Watcher] | None) -> Watcher | None:
+    return watcher() if callable(watcher) else watcher
+
+
+def _run_stage(
+    name: str,
+    store: StageStore,
+    template: TrainState,
+    run: Callable[..., Trained],
+    finish: Callable[[Trained], Reconstruction],
+) -> Stage:
+    """Take a stage from the store; or run it, from where it was interrupted if it was, and keep it there."""
+    done = store.finished(name)
+    if done is not None:
+        return done
+    earlier = store.interrupted(name, template)
+    resume: dict[str, Any] = {} if earlier is None else {"state": earlier[0], "losses": earlier[1]}
+    trained = run(save=lambda state, losses: store.save_progress(name, state, losses), **resume)
+    end = {"skipped": trained.skipped, "completed": trained.completed, "report": str(trained)}
+    made = finish(trained)
+    made = replace(made, provenance={**made.provenance, "training": end})
+    stage = Stage(made, trained.losses, trained.skipped, trained.completed, str(trained))
+    store.save_stage(name, stage)
+    return stage
+
+
 def fit(
     series: Series,
     settings: FitSettings | None = None,
@@ -134,34 +216,16 @@ def fit(
         store: Where stages are kept; the same call with the same store continues where it stopped.
         watcher: Called with a stage's title and its number of updates; returns who watches its progress.
     """
-    if settings is None:
-        settings = settings_for(series)
-    store = store or NoStore()
-    method = get_method(settings.method)
+    settings = settings_for(series) if settings is None else settings
     watch = watcher or (lambda title, total: Watcher())
-    keys = settings.keys()
-    started = None
-    if settings.core.start is not None:
-        started = starting_point(settings.core.start, series, settings.test_fraction, key=keys["embedding"])
-        series = started.series
+    start = find_start(settings, series)
+    series, pretraining, adaptation = start.series, settings.pretraining, settings.adaptation
     train, test = series.split(1.0 - settings.test_fraction)
-    if started is None:
-        scaler = Scaler.fit(train)
-    else:
-        check_observed(train.recordings, train.columns, train.label)
-        scaler = started.scaler
-    standard = train.standardised(scaler)
-    pre, ada = settings.pretraining, settings.adaptation
-    for steps in (pre.window, ada.burn_in + ada.scored):
-        training_windows(standard, steps + 1)  # too short a series is an error now and not after the first stage
-    if started is None:
-        core = settings.core.create(series.num_coordinates, key=keys["core"])
-        model = StateSpaceModel.create(core, series.num_coordinates, key=keys["embedding"])
-    else:
-        model = started.model
+    for steps in (pretraining.window, adaptation.burn_in + adaptation.scored):
+        training_windows(start.rows, steps + 1)  # too short a series is an error now and not after the first stage
     blank = Reconstruction(
-        model=model,
-        scaler=scaler,
+        model=start.model,
+        scaler=start.scaler,
         columns=series.columns,
         dt=dt if dt is not None else series.time_step or 1.0,
         provenance={
@@ -170,57 +234,73 @@ def fit(
             "train_fingerprint": train.fingerprint,
             "versions": versions(),
             "settings": to_dict(settings),
+            **licence_terms(start.model.core),
         },
     )
-
-    def finish_prior(trained: Trained) -> Reconstruction:
-        if not trained.completed:
-            raise KaffeeError(f"Pretraining: {trained}.")
-        prior = initialise_shell(
-            trained.model,
-            standard,
-            residuals=settings.shell.residuals,
-            forcing=pre.forcing,
-            alpha=settings.shell.alpha,
-        )
-        return blank.with_model(prior, "prior")
-
-    prior = run_stage(
-        "prior",
-        store,
-        initial_state(model.exact(), ("core", "embedding"), pre.optimiser, pre.schedule.num_updates),
-        lambda **kwargs: pretrain(
-            model,
-            standard,
-            pre,
-            seed=settings.seed,
-            watcher=watch("Pretraining", pre.schedule.num_updates),
-            **kwargs,
-        ),
-        finish_prior,
+    prior = train_prior(
+        blank,
+        start.rows,
+        pretraining,
+        settings.shell,
+        seed=settings.seed,
+        store=store,
+        watcher=lambda: watch("Pretraining", pretraining.schedule.num_updates),
     )
-
-    start = prior.reconstruction.model
-    surrogate = start.replace(core=start.core.surrogate())
-    fitted = run_stage(
+    fitted = adapt_prior(
+        blank.with_model(prior.model, "prior"),
+        start.rows,
         settings.method,
-        store,
-        initial_state(
-            surrogate,
-            method.trainable_parts,
-            ada.optimiser,
-            ada.schedule.num_updates,
-            guarded=build_guard(standard, method, ada) is not None,
-        ),
-        lambda **kwargs: adapt(
-            start,
-            standard,
-            method,
-            ada,
-            seed=settings.seed,
-            watcher=watch(f"Adaptation ({settings.method})", ada.schedule.num_updates),
-            **kwargs,
-        ),
-        lambda trained: blank.with_model(trained.model, settings.method),
+        adaptation,
+        seed=settings.seed,
+        context=start.context,
+        store=store,
+        watcher=lambda: watch(f"Adaptation ({settings.method})", adaptation.schedule.num_updates),
     )
     return Fit(prior, fitted, train, test, settings)
+
+
+def adapt_foundation_model(
+    model: ContextModel,
+    observations: Float[np.ndarray, "T N"],
+    *,
+    method: str = "kaffee",
+    dt: float = 1.0,
+    lyapunov_exponent: float | None = None,
+    columns: tuple[str, ...] = (),
+    seed: int = 0,
+    settings: Adaptation = CALIBRATED,
+    held_out: float = HELD_OUT,
+    **options: Any,
+) -> Reconstruction:
+    """Condition a foundation model on noisy observations and make it a filter by a few updates on them (appendix C.5).
+
+        surrogate = adapt_foundation_model(kaffee.from_pretrained(), observations, dt=0.02)
+
+    Args:
+        model: `kaffee.from_pretrained()`, or your own `ContextModel`.
+        observations: The context in data units, without gaps.
+        method: A row of the paper: "kaffee", "frozen_core" for the shell alone, or one of the controls.
+        dt: Time of one row.
+        lyapunov_exponent: Per unit of time: windows are one Lyapunov time long; 128 steps, or all, if not known.
+        settings, held_out: By default the last quarter of the rows is kept from the model while it is adapted on them,
+            and the shell moves fast: its bands then hold for what comes next. `IN_CONTEXT` and 0 are the paper's,
+            whose bands are too narrow (docs/reproduction.md). In the end the model reads all rows.
+        options: For `kaffee.adapt`, such as `watcher`.
+    """
+    window = lyapunov_window(lyapunov_exponent, dt)
+    prior, rows = condition(model, observations, dt=dt, columns=columns, held_out=held_out)
+    settings = shorten_window(replace(settings, scored=window), len(observations), held_out)
+    prior = replace(
+        prior,
+        provenance={
+            "seed": seed,
+            "method": method,
+            "scored": settings.scored,
+            "held_out": held_out,
+            "num_updates": settings.schedule.num_updates,
+            "fingerprint": rows.fingerprint,
+            **licence_terms(model),
+        },
+    )
+    context = prior.scaler.transform(np.asarray(observations, np.float64)) if held_out else None
+    return adapt_prior(prior, rows, method, settings, seed=seed, context=context, **options).reconstruction

@@ -1,112 +1,315 @@
-"""A fit as a folder: settings, data fingerprint, stages; running the same command again continues it.
+"""A fit as a folder that can be interrupted, continued and opened again.
 
 run.json          settings, where the data came from and their fingerprint, versions
 prior/, kaffee/   model.json + weights (when the stage is finished), training.json + state and losses
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kaffee.checkpoint.reconstruction import load, load_state, save, save_state
+from kaffee.checkpoint.reconstruction import Reconstruction, load_state, save, save_state
+from kaffee.data.gaps import training_rows_note
 from kaffee.data.reading import SUFFIXES, read_series
 from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.fitting.config import differences, to_dict, update
-from kaffee.fitting.pipeline import Stage
+from kaffee.fitting.initial_core import load_with_core
+from kaffee.fitting.pipeline import Fit, Stage, StageStore, fit
 from kaffee.fitting.settings import FitSettings
+from kaffee.foundation.context import split_context
+from kaffee.inference.matching import match_series
 from kaffee.records import machine, read_json, read_record, versions, write_json
 from kaffee.systems.catalogue import get_system, system_names
 from kaffee.systems.simulation import Truth, simulate
+from kaffee.training.loop import Watcher
 from kaffee.training.update import TrainState
 
-FORMAT = "kaffee-run"
-FORMAT_VERSION = 1
+_FORMAT, _FORMAT_VERSION = "kaffee-run", 1
+_TRUTH_STEPS = 20_000
 
 
-class RunFolder:
-    """The `StageStore` of the command line.
+@dataclass(frozen=True)
+class Loaded:
+    """A series ready to be fitted, its time step, and the truth where it is known."""
+
+    series: Series
+    dt: float | None = None
+    truth: Truth | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the data of a fit come from: the name of a system to simulate, or paths with reading options."""
+
+    system: str | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON values."""
+        return {**asdict(self), "paths": list(self.paths)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Source":
+        """Read what `to_dict` wrote."""
+        try:
+            return cls(data["system"], dict(data["parameters"]), tuple(data["paths"]), dict(data["options"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError("The run does not say where its data came from. Start a new run.") from error
+
+    @property
+    def title(self) -> str:
+        """The title of a report of these data."""
+        if self.system is not None:
+            return f"kaffee: {self.system}"
+        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        return f"kaffee: {Path(self.paths[0]).name}{more}"
+
+    def load(self, settings: FitSettings) -> Loaded:
+        """Read or simulate the data."""
+        if self.system is None:
+            return Loaded(read_series(list(self.paths), **self.options))
+        system, wanted = get_system(self.system, **self.parameters), settings.simulation
+        simulation = simulate(
+            system,
+            wanted.num_steps,
+            seed=settings.seed,
+            process_noise=wanted.process_noise,
+            observation_noise=wanted.observation_noise,
+            num_train_steps=round((1.0 - settings.test_fraction) * wanted.num_steps),
+        )
+        series = Series.from_arrays(simulation.observations, times=simulation.times, name=system.name)
+        _, test = series.split(1.0 - settings.test_fraction)
+        clean = simulate(system, 2 * _TRUTH_STEPS, seed=settings.seed).states
+        hidden = simulation.states[-test.num_steps :]
+        truth = Truth(clean[:_TRUTH_STEPS], clean[_TRUTH_STEPS:], hidden, system.lambda_1)
+        return Loaded(series, system.dt, truth)
+
+    def check_unchanged(self, series: Series, fingerprint: str) -> None:
+        """Raise if the data are not those that a run was started with."""
+        if series.fingerprint != fingerprint:
+            where = ", ".join(self.paths) or str(self.system)
+            raise CheckpointError(
+                f"The data in {where} changed since this run was started (fingerprint {series.fingerprint[:12]}, then "
+                f"{fingerprint[:12]}). Restore the file, or start a new run."
+            )
+
+
+def parse_source(data: list[str], parameters: dict[str, Any], options: dict[str, Any]) -> Source:
+    """Read what the user typed: existing files, or the name of a system.
+
+    A system stays a system beside a folder of its name, such as that of its run.
+    """
+    looks_like_file = [Path(d).suffix.lower() in SUFFIXES or Path(d).is_file() for d in data]
+    if all(looks_like_file):
+        if parameters:
+            raise ConfigError(f"--param is for systems; {data[0]} is a file.")
+        return Source(paths=tuple(str(Path(d).resolve()) for d in data), options=options)
+    if len(data) > 1:
+        missing = next(d for d, ok in zip(data, looks_like_file, strict=True) if not ok)
+        raise DataError(f"There is no file {missing}.")
+    try:
+        system = get_system(data[0]).name
+    except ConfigError as error:
+        if Path(data[0]).is_dir():
+            raise DataError(f"{data[0]} is a folder. Pass the files in it.") from None
+        raise DataError(
+            f"'{data[0]}' is neither a file nor a system. {error} "
+            f"Files: {', '.join(SUFFIXES)}; systems: {', '.join(system_names()[:3])}, ..."
+        ) from None
+    if options:
+        raise ConfigError(f"{', '.join(sorted(options))}: for files only; {system} is simulated.")
+    get_system(system, **parameters)
+    return Source(system=system, parameters=parameters)
+
+
+class Run(StageStore):
+    """A run of `kaffee fit` or `kaffee adapt` in its folder, or the folder of a model alone; parts load when asked for.
 
     Args:
-        core: An object of the user's own class of core, for runs that have one.
+        core: For a model with a core of the user's own: an object of its class, or `FILE.py:NAME`, which builds it.
+
+    Attributes:
+        output: Where certificate and page belong.
+        doubt: Why the held-out data are not held out, if so.
     """
 
+    doubt: str = ""
+
     def __init__(self, path: str | Path, *, core: Any = None) -> None:
-        self.path, self._core = Path(path), core
+        self.path, self.core = Path(path), core
+        self.output = self.path
+
+    @classmethod
+    def open(cls, path: str | Path, *, core: Any = None) -> Self:
+        """Open the folder of a run or of a model; raise if it is neither."""
+        run = cls(path, core=core)
+        if not run._is_model:
+            run.record  # noqa: B018
+        return run
+
+    @classmethod
+    def start(
+        cls, path: str | Path, settings: FitSettings, source: Source, loaded: Loaded, *, core: Any = None
+    ) -> Self:
+        """Start a run in a folder, or check that the one that is there has the same settings and data."""
+        run, fingerprint = cls(path, core=core), loaded.series.fingerprint
+        record = {"settings": to_dict(settings), "data": {"source": source.to_dict(), "fingerprint": fingerprint}}
+        changes = None
+        if run.exists:
+            earlier: dict[str, Any] = {key: run.record[key] for key in record}
+            changes = differences(record, earlier)
+            # A run that was refused at its start has nothing to continue: another may take its place.
+            if changes and any(run.path.glob("*/training.json")):
+                if earlier["settings"] == record["settings"] and earlier["data"].get("source") == source.to_dict():
+                    source.check_unchanged(loaded.series, earlier["data"]["fingerprint"])
+                raise CheckpointError(
+                    f"{run.path} holds another run ({'; '.join(changes)}). Choose another folder, or delete it."
+                )
+        # A process that was killed may leave a hidden file of its first write.
+        elif run.path.exists() and (not run.path.is_dir() or list(run.path.glob("[!.]*"))):
+            raise CheckpointError(f"{run.path} exists and is not a run of kaffee. Choose another folder.")
+        if changes != []:
+            head = {"format": _FORMAT, "format_version": _FORMAT_VERSION}
+            write_json(run.path / "run.json", {**head, **record, "versions": versions(), "machine": machine()})
+        run = cls(path, core=core)
+        run.loaded = loaded
+        return run
 
     @property
     def exists(self) -> bool:
+        """Whether there is a run in the folder."""
         return (self.path / "run.json").exists()
 
     @property
-    def started(self) -> bool:
-        """Whether there is anything to continue: a run that was refused at its start is no run."""
-        return self.exists and any(self.path.glob("*/training.json"))
+    def _is_model(self) -> bool:
+        return (self.path / "model.json").exists()
 
-    def open(self, settings: FitSettings, data: Mapping[str, Any]) -> None:
-        """Start a run here, or check that the one that is here is the same.
-
-        Args:
-            data: Source and fingerprint of the series; JSON values.
-        """
-        record = {"settings": to_dict(settings), "data": dict(data)}
-        if self.exists:
-            earlier = self.record()
-            changes = differences(record, {key: earlier.get(key) for key in record})
-            if changes and self.started:
-                raise CheckpointError(
-                    f"{self.path} holds another run ({'; '.join(changes)}). Choose another folder, or delete it."
-                )
-            if not changes:
-                return
-        # A process that was killed may leave a hidden file of its first write.
-        elif self.path.exists() and (not self.path.is_dir() or list(self.path.glob("[!.]*"))):
-            raise CheckpointError(f"{self.path} exists and is not a run of kaffee. Choose another folder.")
-        write_json(
-            self.path / "run.json",
-            {
-                "format": FORMAT,
-                "format_version": FORMAT_VERSION,
-                **record,
-                "versions": versions(),
-                "machine": machine(),
-            },
-        )
-
+    @cached_property
     def record(self) -> dict[str, Any]:
-        """What `run.json` says."""
+        """The content of `run.json`, checked."""
         record = read_json(self.path / "run.json", "run")
-        if record.get("format") != FORMAT:
+        if record.get("format") != _FORMAT:
             raise CheckpointError(f"{self.path}/run.json is not a run of kaffee. Check the path.")
-        if record.get("format_version") != FORMAT_VERSION:
+        if record.get("format_version") != _FORMAT_VERSION:
             raise CheckpointError(
                 f"{self.path}/run.json is in format {record.get('format_version')!r}; this version of kaffee reads "
-                f"{FORMAT_VERSION}. Upgrade: pip install -U kaffee"
+                f"{_FORMAT_VERSION}. Upgrade: pip install -U kaffee"
             )
         data = record.get("data")
         if not isinstance(record.get("settings"), dict) or not isinstance(data, dict) or "fingerprint" not in data:
             raise CheckpointError(f"{self.path}/run.json is incomplete or was edited. Start a new run.")
         return record
 
+    @cached_property
     def settings(self) -> FitSettings:
         """The settings that the run was started with."""
         try:
-            return update(FitSettings(), self.record()["settings"])
+            return update(FitSettings(), self.record["settings"])
         except ConfigError as error:
             raise CheckpointError(
                 f"{self.path}/run.json is damaged, was edited or is of another version. {error} Start a new run."
             ) from error
 
+    @cached_property
+    def source(self) -> Source:
+        """Where the data came from."""
+        return Source.from_dict(self.record["data"].get("source"))
+
+    @cached_property
+    def title(self) -> str:
+        """The title of the report."""
+        return self.source.title
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The data, which must not have changed since the run was started."""
+        loaded = self.source.load(self.settings)
+        self.source.check_unchanged(loaded.series, self.record["data"]["fingerprint"])
+        return loaded
+
+    def train(self, watcher: Callable[[str, int], Watcher] | None = None) -> Fit:
+        """Fit, from where the run was interrupted if it was."""
+        return fit(self.loaded.series, self.settings, dt=self.loaded.dt, store=self, watcher=watcher)
+
+    @cached_property
+    def fit(self) -> Fit:
+        """Both stages and the data as `train` returned them; raises if a stage is not finished."""
+        train, test = self._columns_of_model().split(1.0 - self.settings.test_fraction)
+        return Fit(self.prior, self.fitted, train, test, self.settings)
+
+    @cached_property
+    def standard(self) -> Series:
+        """The training data in the units of the model."""
+        train, _ = self._columns_of_model().split(1.0 - self.settings.test_fraction)
+        return train.standardised(self.prior.reconstruction.scaler)
+
+    @property
+    def rows(self) -> Series:
+        """The standardised rows that the prior is adapted on: of a foundation model's context, what it did not read."""
+        foundation = self.settings.foundation
+        if foundation is None or not foundation.held_out:
+            return self.standard
+        return Series.from_arrays(split_context(self.standard.recordings[0], foundation.held_out)[1])
+
+    def _columns_of_model(self) -> Series:
+        return match_series(self.prior.reconstruction, self.loaded.series, any_step=True)
+
+    @cached_property
+    def prior(self) -> Stage:
+        """The deterministic stage; raises if it is not finished."""
+        return self._load_stage("prior", "prior")
+
+    @cached_property
+    def fitted(self) -> Stage:
+        """The stage of the run's method; raises if it is not finished."""
+        return self._load_stage(self.settings.method, "model")
+
+    def _load_stage(self, name: str, title: str) -> Stage:
+        stage = self.finished(name)
+        if stage is None:
+            raise CheckpointError(f"{self.path} has no finished {title} yet. First: kaffee resume {self.path}")
+        return stage
+
+    @property
+    def model(self) -> Reconstruction:
+        """The fitted model of the run, or the model in the folder."""
+        folder = self.path if self._is_model else self.path / self.settings.method
+        if not (folder / "model.json").exists():
+            raise CheckpointError(f"{self.path} has no finished model yet. First: kaffee resume {self.path}")
+        return load_with_core(folder, self.core)
+
+    @property
+    def prior_model(self) -> Reconstruction | None:
+        """The prior beside the model, if it was stored."""
+        folder = self.path / "prior"
+        return load_with_core(folder, self.core) if (folder / "model.json").exists() else None
+
+    def on(self, files: list[str]) -> "Run":
+        """Take the recordings in these files for the held-out data; the certificate goes to the folder on-NAME."""
+        test = match_series(self.fit.fitted.reconstruction, _read_like(self.source, files))
+        name = Path(files[0]).stem + (f"-and-{len(files) - 1}-more" if len(files) > 1 else "")
+        other = copy.copy(self)
+        other.fit, other.loaded = replace(self.fit, test=test), replace(self.loaded, truth=None)
+        other.output = _find_place(self.path / f"on-{name}", test.fingerprint)
+        other.title = f"{self.title} on {test.name or files[0]}"
+        other.doubt = training_rows_note(self.fit.train, test)
+        return other
+
     def finished(self, name: str) -> Stage | None:
         folder = self.path / name
         if not (folder / "model.json").exists():
             return None
-        reconstruction = load(folder, core=self._core)
+        reconstruction = load_with_core(folder, self.core)
         arrays, _ = read_record(folder, "training", "training state")
         try:
             end = reconstruction.provenance["training"]
@@ -134,113 +337,43 @@ class RunFolder:
         save(stage.reconstruction, self.path / name)
 
 
-# Where a fit's data come from: files, or a named system to simulate. A JSON value that can be read again.
+def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
+    """Read a model from its folder, or the fitted model of a run; nothing in the folder can execute code.
 
-
-TRUTH_STEPS = 20_000
-
-
-@dataclass(frozen=True)
-class Source:
-    """Either the name of a system or paths with reading options."""
-
-    system: str | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
-    paths: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {**asdict(self), "paths": list(self.paths)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Source":
-        """The source that `to_dict` wrote."""
-        try:
-            return cls(data["system"], dict(data["parameters"]), tuple(data["paths"]), dict(data["options"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError("The run does not say where its data came from. Start a new run.") from error
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A series ready to be fitted, its time step, and the truth where it is known."""
-
-    series: Series
-    dt: float | None = None
-    truth: Truth | None = None
-
-
-def parse_source(data: list[str], parameters: dict[str, Any], options: dict[str, Any]) -> Source:
-    """What the user typed: existing files, or the name of a system.
-
-    A system stays a system beside a folder of its name, such as that of its run.
+    Args:
+        core: Needed only for a core of the user's own class: an object of that class with the same shapes, whose
+            arrays are replaced by the stored ones; or `FILE.py:NAME`, a function that builds one.
     """
-    looks_like_file = [Path(d).suffix.lower() in SUFFIXES or Path(d).is_file() for d in data]
-    if all(looks_like_file):
-        if parameters:
-            raise ConfigError(f"--param is for systems; {data[0]} is a file.")
-        return Source(paths=tuple(str(Path(d).resolve()) for d in data), options=options)
-    if len(data) > 1:
-        missing = next(d for d, ok in zip(data, looks_like_file, strict=True) if not ok)
-        raise DataError(f"There is no file {missing}.")
+    return Run.open(folder, core=core).model
+
+
+def _read_like(source: Source, files: list[str]) -> Series:
+    """Read files as those of a run, if they have the columns that it names."""
     try:
-        system = get_system(data[0]).name
-    except ConfigError as error:
-        if Path(data[0]).is_dir():
-            raise DataError(f"{data[0]} is a folder. Pass the files in it.") from None
-        raise DataError(
-            f"'{data[0]}' is neither a file nor a system. {error} "
-            f"Files: {', '.join(SUFFIXES)}; systems: {', '.join(system_names()[:3])}, ..."
-        ) from None
-    if options:
-        raise ConfigError(f"{', '.join(sorted(options))}: for files only; {system} is simulated.")
-    get_system(system, **parameters)
-    return Source(system=system, parameters=parameters)
+        return read_series(files, **{key: value for key, value in source.options.items() if key != "columns"})
+    except DataError as error:
+        try:
+            return read_series(files)
+        except DataError:
+            raise error from None
 
 
-def load_source(source: Source, settings: FitSettings) -> Loaded:
-    """Read or simulate the data."""
-    if source.system is None:
-        return Loaded(read_series(list(source.paths), **source.options))
-    system = get_system(source.system, **source.parameters)
-    wanted = settings.simulation
-    num_train = round((1.0 - settings.test_fraction) * wanted.num_steps)
-    simulation = simulate(
-        system,
-        wanted.num_steps,
-        seed=settings.seed,
-        process_noise=wanted.process_noise,
-        observation_noise=wanted.observation_noise,
-        num_train_steps=num_train,
-    )
-    series = Series.from_arrays(simulation.observations, times=simulation.times, name=system.name)
-    _, test = series.split(1.0 - settings.test_fraction)
-    clean = simulate(system, 2 * TRUTH_STEPS, seed=settings.seed).states
-    truth = Truth(clean[:TRUTH_STEPS], clean[TRUTH_STEPS:], simulation.states[-test.num_steps :], system.lambda_1)
-    return Loaded(series, system.dt, truth)
+def _find_place(folder: Path, fingerprint: str) -> Path:
+    """Find the folder for a certificate on these data: with a number if other data of the same name have theirs."""
+    place, number = folder, 1
+    while (place / "certificate.json").exists():
+        try:
+            if read_json(place / "certificate.json", "certificate")["about"]["test"]["fingerprint"] == fingerprint:
+                break
+        except (CheckpointError, KeyError, TypeError):
+            break  # no certificate that would be lost
+        number += 1
+        place = folder.with_name(f"{folder.name}-{number}")
+    return place
 
 
-def check_unchanged(series: Series, fingerprint: str, source: Source) -> None:
-    """Raise if the data are not those that a run was started with."""
-    if series.fingerprint != fingerprint:
-        where = ", ".join(source.paths) or str(source.system)
-        raise CheckpointError(
-            f"The data in {where} changed since this run was started (fingerprint {series.fingerprint[:12]}, then "
-            f"{fingerprint[:12]}). Restore the file, or start a new run."
-        )
-
-
-def title_of(source: Source) -> str:
-    """What a report of these data is called."""
-    if source.system is not None:
-        return f"kaffee: {source.system}"
-    more = f" and {len(source.paths) - 1} more" if len(source.paths) > 1 else ""
-    return f"kaffee: {Path(source.paths[0]).name}{more}"
-
-
-def summary(series: Series) -> str:
-    """One line about a series."""
+def summarise(series: Series) -> str:
+    """Describe a series in one line."""
     missing = f", {100 * series.missing_fraction:.1f} % missing" if series.missing_fraction else ""
     lengths = np.asarray(series.lengths)
     many = f" in {series.num_recordings} recordings of {lengths.min()}-{lengths.max()}" if len(lengths) > 1 else ""
@@ -248,7 +381,7 @@ def summary(series: Series) -> str:
 
 
 def short_recordings(series: Series, settings: FitSettings) -> list[str]:
-    """Sentences about recordings whose training part is too short for a window and therefore not used."""
+    """Name the recordings whose training part is too short for a window and therefore not used."""
     windows = {
         "pretraining": settings.pretraining.window + 1,
         "adaptation": settings.adaptation.burn_in + settings.adaptation.scored + 1,

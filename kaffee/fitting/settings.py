@@ -1,4 +1,4 @@
-"""The settings of one fit, from data to probabilistic surrogate."""
+"""The settings of a fit, from data to probabilistic surrogate."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,17 +16,17 @@ from kaffee.training.adaptation import Adaptation
 from kaffee.training.loop import Schedule
 from kaffee.training.pretraining import Pretraining, ResidualKind
 
-CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
+_CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
 
 # A covariance of this size takes 400 MB; more is a slip of the keyboard.
-MAX_LATENT_DIM = 10_000
+_MAX_LATENT_DIM = 10_000
 # JAX takes the lower 32 bits of a seed, so that larger ones would silently repeat.
-MAX_SEED = 2**32 - 1
+_MAX_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class CoreSettings:
-    """Which transition map, and how large.
+    """Type and size of the transition map.
 
     Attributes:
         latent_dim: M; None: five per observed coordinate as in the paper, at least 20 (for linear and polynomial
@@ -35,10 +35,10 @@ class CoreSettings:
         hidden_dim, depth: Of an MLP.
         degree: Of a polynomial.
         start: An existing surrogate to start from instead: the folder of a kaffee model or run, FILE.py:FUNCTION, or a
-            foundation model (see `kaffee.fitting.initial_core`); the other settings of the core then do not count.
+            foundation model (see `kaffee.fitting.initial_core`); the other settings of the core are then ignored.
     """
 
-    type: CoreName = "alrnn"
+    type: _CoreName = "alrnn"
     latent_dim: int | None = None
     num_gates: int | None = None
     hidden_dim: int = 64
@@ -47,11 +47,11 @@ class CoreSettings:
     start: str | None = None
 
     def __post_init__(self) -> None:
-        if self.latent_dim is not None and not 1 <= self.latent_dim <= MAX_LATENT_DIM:
-            raise ConfigError(f"core.latent_dim lies between 1 and {MAX_LATENT_DIM}, not {self.latent_dim}.")
+        if self.latent_dim is not None and not 1 <= self.latent_dim <= _MAX_LATENT_DIM:
+            raise ConfigError(f"core.latent_dim lies between 1 and {_MAX_LATENT_DIM}, not {self.latent_dim}.")
 
     def resolved_dim(self, num_observed: int) -> int:
-        """M for data with N coordinates."""
+        """Return M for data with N coordinates."""
         if self.latent_dim is not None:
             if self.latent_dim < num_observed:
                 raise ConfigError(
@@ -61,7 +61,7 @@ class CoreSettings:
         return max(20, 5 * num_observed) if self.type in ("alrnn", "mlp") else num_observed
 
     def create(self, num_observed: int, *, key: Key[Array, ""], dtype: Any = jnp.float32) -> Core:
-        """A freshly initialised core."""
+        """Draw a core with random weights."""
         M = self.resolved_dim(num_observed)
         match self.type:
             case "alrnn":
@@ -77,7 +77,7 @@ class CoreSettings:
 
 @dataclass(frozen=True)
 class ShellSettings:
-    """How the shell starts (appendix B.2)."""
+    """The first shell (appendix B.2)."""
 
     residuals: ResidualKind = "sparse"
     alpha: float = 0.9
@@ -85,6 +85,23 @@ class ShellSettings:
     def __post_init__(self) -> None:
         if not 0.0 < self.alpha < 1.0:
             raise ConfigError(f"shell.alpha lies between 0 and 1, not {self.alpha}.")
+
+
+@dataclass(frozen=True)
+class FoundationSettings:
+    """A foundation model that reads the training rows as its context (appendix C.5).
+
+    Attributes:
+        model: A name or path for `kaffee.from_pretrained`.
+        tangent, train_gate: See `kaffee.model.dynamix.DynaMix`.
+        held_out: The last part of the context, which the model does not read while it is adapted on it; None: the
+            model is adapted on the context that it has read, as in the paper.
+    """
+
+    model: str = "dynamix-3d-alrnn-v1.0"
+    tangent: Literal["mixture", "full"] = "mixture"
+    train_gate: bool = False
+    held_out: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,10 +118,11 @@ class FitSettings:
     """Everything that decides the result of `kaffee fit`, but for the data.
 
     Attributes:
-        seed: Of initialisation, batches and simulated data.
+        seed: Seed of initialisation, batches and simulated data.
         method: A row of the paper: kaffee, blind, core_collapse, noise_masking or frozen_core; case and hyphens do
             not matter.
         test_fraction: The last part of every recording, held out from training.
+        foundation: Adapt this model in the context of the training rows (`kaffee adapt`); `core` then does not count.
     """
 
     seed: int = 0
@@ -115,16 +133,17 @@ class FitSettings:
     shell: ShellSettings = ShellSettings()
     adaptation: Adaptation = Adaptation()
     simulation: SimulationSettings = SimulationSettings()
+    foundation: FoundationSettings | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(f"seed lies between 0 and {MAX_SEED}, not {self.seed}.")
+        if not 0 <= self.seed <= _MAX_SEED:
+            raise ConfigError(f"seed lies between 0 and {_MAX_SEED}, not {self.seed}.")
         if not 0.0 < self.test_fraction < 1.0:
             raise ConfigError(f"test_fraction lies between 0 and 1, not {self.test_fraction}.")
         get_method(self.method)
         object.__setattr__(self, "method", self.method.lower().replace("-", "_"))
 
     def keys(self) -> dict[str, Key[Array, ""]]:
-        """Independent keys for what is random in a fit."""
+        """Split the seed into independent keys."""
         names = ("core", "embedding", "free_run")
         return dict(zip(names, jax.random.split(jax.random.key(self.seed), len(names)), strict=True))

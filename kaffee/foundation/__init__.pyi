@@ -2,12 +2,10 @@ from .context import CALIBRATED as CALIBRATED
 from .context import HELD_OUT as HELD_OUT
 from .context import IN_CONTEXT as IN_CONTEXT
 from .context import ContextModel as ContextModel
-from .context import adapt_foundation_model as adapt_foundation_model
-from .context import adapt_in_context as adapt_in_context
 from .context import condition as condition
 from .context import fewest_rows as fewest_rows
 from .context import lyapunov_window as lyapunov_window
 from .context import read_all as read_all
-from .forecasting import ZeroShot as ZeroShot
-from .forecasting import zero_shot as zero_shot
 from .hub import from_pretrained as from_pretrained
+from .zeroshot import ZeroShot as ZeroShot
+from .zeroshot import zero_shot as zero_shot

@@ -1,4 +1,4 @@
-"""From a context to a state-space model around a context-conditioned core."""
+"""Conditioning a foundation model on a context of observations (section 5.2, appendix C.5)."""
 
 import math
 from collections.abc import Callable
@@ -15,18 +15,33 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import MIN_FRAMES, context_scaler
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
-from kaffee.filtering.likelihood import Method, get_method
-from kaffee.foundation.weights import terms_of
 from kaffee.model.core import Core
 from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import as_core
-from kaffee.training.adaptation import Adaptation, adapt
+from kaffee.training.adaptation import Adaptation
 from kaffee.training.forcing import Forcing
-from kaffee.training.loop import Schedule, Trained
+from kaffee.training.loop import Schedule
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.pretraining import ResidualKind, initialise_shell
+
+_SHORTEST_WINDOW, _LONGEST_WINDOW = 24, 128
+
+IN_CONTEXT = Adaptation(
+    scored=_LONGEST_WINDOW,
+    burn_in=8,
+    optimiser=Optimiser("adam", learning_rate=5e-5, clip_norm=1.0),
+    schedule=Schedule(num_updates=10, batch_size=16, report_every=5, save_every=10),
+)
+"""The paper's schedule; `scored` is set for every system by its Lyapunov time."""
+CALIBRATED = replace(
+    IN_CONTEXT,
+    optimiser=replace(IN_CONTEXT.optimiser, shell_learning_rate=5e-2),
+    schedule=replace(IN_CONTEXT.schedule, num_updates=50),
+)
+"""Fifty updates under which the shell moves as far as it must; with rows held out its bands are calibrated."""
+HELD_OUT = 0.25
 
 
 class ContextModel(Protocol):
@@ -37,11 +52,11 @@ class ContextModel(Protocol):
     """
 
     def in_context(self, context: Float[Array, "T N"], /) -> Core | Callable[..., Any]:
-        """The transition map conditioned on a standardised context."""
+        """Return the transition map conditioned on a standardised context."""
         ...
 
     def initial_state(self, x: Float[Array, "... N"], /) -> Float[Array, "... M"]:
-        """The latent state of an observation; a linear map."""
+        """Map an observation to a latent state, linearly."""
         ...
 
 
@@ -67,8 +82,7 @@ def condition(
         what was held out.
     """
     scaler = context_scaler(observations)
-    whole = scaler.transform(np.asarray(observations, np.float64))
-    read, unread = _split(whole, held_out)
+    read, unread = split_context(scaler.transform(np.asarray(observations, np.float64)), held_out)
     standard = Series.from_arrays(unread)
     N = standard.num_coordinates
     given = model.in_context(jnp.asarray(read))
@@ -85,16 +99,16 @@ def condition(
 
 
 def read_all(model: StateSpaceModel, context: Float[np.ndarray, "T N"]) -> StateSpaceModel:
-    """The adapted model conditioned on the whole standardised context, if its core can read; else as it is."""
+    """Condition an adapted model on the whole standardised context, if its core can read; else leave it as it is."""
     read = getattr(model.core, "in_context", None)
     return model if read is None else model.replace(core=read(jnp.asarray(context)))
 
 
-def _split(whole: Float[np.ndarray, "T N"], held_out: float) -> tuple[np.ndarray, np.ndarray]:
-    """What the model reads, and what it is adapted on."""
+def split_context(whole: Float[np.ndarray, "T N"], held_out: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows that the model reads and those that it is adapted on: the same ones if nothing is held out."""
     if held_out == 0:
         return whole, whole
-    first = num_read(len(whole), held_out)
+    first = _num_read(len(whole), held_out)
     if not 0 < held_out < 1 or min(first, len(whole) - first) < MIN_FRAMES:
         raise ConfigError(
             f"held_out = {held_out} of {len(whole)} rows: a share between 0 and 1 that leaves {MIN_FRAMES} rows on "
@@ -108,31 +122,12 @@ def _dtype(core: Any) -> jnp.dtype:
     return floats[0] if floats else jnp.dtype(jnp.float32)
 
 
-# The in-context protocol of appendix C.5: ten updates on windows of the context.
-
-
-SHORTEST_WINDOW, LONGEST_WINDOW = 24, 128
-
-IN_CONTEXT = Adaptation(
-    scored=LONGEST_WINDOW,
-    burn_in=8,
-    optimiser=Optimiser("adam", learning_rate=5e-5, clip_norm=1.0),
-    schedule=Schedule(num_updates=10, batch_size=16, report_every=5, save_every=10),
-)
-"""The paper's schedule; `scored` is set for every system by its Lyapunov time."""
-
-
-CALIBRATED = replace(
-    IN_CONTEXT,
-    optimiser=replace(IN_CONTEXT.optimiser, shell_learning_rate=5e-2),
-    schedule=replace(IN_CONTEXT.schedule, num_updates=50),
-)
-"""Fifty updates under which the shell moves as far as it must; with rows held out its bands are calibrated."""
-HELD_OUT = 0.25
+def _num_read(num_rows: int, held_out: float) -> int:
+    return round((1 - held_out) * num_rows)
 
 
 def lyapunov_window(lyapunov_exponent: float | None, dt: float) -> int:
-    """round(tau_lambda / dt) clipped to 24..128: the scored steps of a window; the longest without an exponent.
+    """Compute round(tau_lambda / dt) clipped to 24..128: the scored steps of a window; 128 without an exponent.
 
     >>> lyapunov_window(0.902, 0.02), lyapunov_window(0.0, 0.02), lyapunov_window(2.0, 0.1)
     (55, 128, 24)
@@ -141,14 +136,14 @@ def lyapunov_window(lyapunov_exponent: float | None, dt: float) -> int:
     if not math.isfinite(rate):
         raise ConfigError(
             f"A Lyapunov exponent is a finite number per unit of time; given {lyapunov_exponent} at a time step of "
-            f"{dt:g}. Leave it out if it is not known: windows then have {LONGEST_WINDOW} steps."
+            f"{dt:g}. Leave it out if it is not known: windows then have {_LONGEST_WINDOW} steps."
         )
-    steps = LONGEST_WINDOW if rate <= 0 else round(min(1.0 / rate, LONGEST_WINDOW))
-    return max(steps, SHORTEST_WINDOW)
+    steps = _LONGEST_WINDOW if rate <= 0 else round(min(1.0 / rate, _LONGEST_WINDOW))
+    return max(steps, _SHORTEST_WINDOW)
 
 
 def fewest_rows(settings: Adaptation, held_out: float) -> int:
-    """The shortest context that can be adapted on: a window of burn-in and one scored step fits in what is held out.
+    """Count the rows of the shortest usable context: burn-in and one scored step must fit in what is held out.
 
     Args:
         held_out: 0, or a share between 0 and 1.
@@ -160,88 +155,18 @@ def fewest_rows(settings: Adaptation, held_out: float) -> int:
     if held_out == 0:
         return needed
     rows = needed + MIN_FRAMES
-    while min(rows - num_read(rows, held_out) - needed, num_read(rows, held_out) - MIN_FRAMES) < 0:
+    while min(rows - _num_read(rows, held_out) - needed, _num_read(rows, held_out) - MIN_FRAMES) < 0:
         rows += 1
     return rows
 
 
-def num_read(num_rows: int, held_out: float) -> int:
-    """How many rows of a context the model reads while it is adapted on the others."""
-    return round((1 - held_out) * num_rows)
-
-
-def adapt_in_context(
-    model: StateSpaceModel,
-    context: Series,
-    method: Method,
-    *,
-    seed: int,
-    scored: int = LONGEST_WINDOW,
-    settings: Adaptation = IN_CONTEXT,
-    **options: Any,
-) -> Trained:
-    """Adapt a conditioned model on windows of its own standardised context, and on nothing else."""
-    return adapt(model, context, method, replace(settings, scored=scored), seed=seed, **options)
-
-
-# From an array of observations to a calibrated filter in one call.
-
-
-def adapt_foundation_model(
-    model: ContextModel,
-    observations: Float[np.ndarray, "T N"],
-    *,
-    method: str = "kaffee",
-    dt: float = 1.0,
-    lyapunov_exponent: float | None = None,
-    columns: tuple[str, ...] = (),
-    seed: int = 0,
-    settings: Adaptation = CALIBRATED,
-    held_out: float = HELD_OUT,
-    **options: Any,
-) -> Reconstruction:
-    """Condition a foundation model on noisy observations and make it a filter by a few updates on them (appendix C.5).
-
-        surrogate = adapt_foundation_model(kaffee.from_pretrained(), observations, dt=0.02)
-
-    Args:
-        model: `kaffee.from_pretrained()`, or your own `ContextModel`.
-        observations: The context in data units, without gaps.
-        method: A row of the paper: "kaffee", "frozen_core" for the shell alone, or one of the controls.
-        dt: Time of one row.
-        lyapunov_exponent: Per unit of time, if known: windows are then one Lyapunov time long, else 128 steps or as
-            many as there are.
-        settings, held_out: By default the last quarter of the rows is kept from the model while it is adapted on them,
-            and the shell moves fast: its bands then hold for what comes next. `IN_CONTEXT` and 0 are the paper's,
-            whose bands are too narrow (docs/reproduction.md). In the end the model reads all rows.
-        options: For `kaffee.adapt`, such as `watcher`.
-
-    Raises:
-        DataError: For a context that cannot be used, or is too short for a window.
-    """
-    window = lyapunov_window(lyapunov_exponent, dt)
-    zero_shot, context = condition(model, observations, dt=dt, columns=columns, held_out=held_out)
-    longest = len(context.recordings[0]) - settings.burn_in - 1
-    scored = min(window, longest)
-    if scored < 1:
+def shorten_window(settings: Adaptation, num_rows: int, held_out: float) -> Adaptation:
+    """Shorten the scored window to the rows of a context that can be adapted on; raise if not one step fits."""
+    longest = num_rows - (_num_read(num_rows, held_out) if held_out else 0) - settings.burn_in - 1
+    if longest < 1:
         where = f" within the last {held_out:.0%}, which are held out" if held_out else ""
         raise DataError(
-            f"{len(observations)} rows are too few to adapt on: a window has {settings.burn_in} steps of burn-in and "
+            f"{num_rows} rows are too few to adapt on: a window has {settings.burn_in} steps of burn-in and "
             f"at least one that is scored{where}. Give at least {fewest_rows(settings, held_out)} rows."
         )
-    trained = adapt_in_context(
-        zero_shot.model, context, get_method(method), seed=seed, scored=scored, settings=settings, **options
-    )
-    adapted = trained.model
-    if held_out:
-        adapted = read_all(adapted, zero_shot.scaler.transform(np.asarray(observations, np.float64)))
-    provenance = {
-        "seed": seed,
-        "method": method,
-        "scored": scored,
-        "held_out": held_out,
-        "num_updates": settings.schedule.num_updates,
-        "fingerprint": context.fingerprint,
-        **terms_of(str(getattr(model, "origin", ""))),
-    }
-    return replace(zero_shot, model=adapted, method=method, provenance=provenance)
+    return replace(settings, scored=min(settings.scored, longest))

@@ -31,8 +31,6 @@ from kaffee.foundation.weights import (
 from kaffee.model.dynamix import DynaMix
 from kaffee.records import write_atomically
 
-TIMEOUT = 30.0
-
 
 @dataclass(frozen=True)
 class Located:
@@ -40,16 +38,15 @@ class Located:
 
     weights: Path
     config: Path
-    place: str
 
     def read(self) -> Weights:
         """Read and check them."""
         return read_weights(self.weights, self.config)
 
     def doubt(self, weights: Weights) -> str:
-        """Why these may not be the published weights although they are called so; empty where there is no doubt."""
-        called = [release for release in KNOWN.values() if release.weights == self.weights.name]
-        release = KNOWN.get(weights.name) or next(iter(called), None)
+        """Say why these may not be the published weights although they are called so; empty if there is no doubt."""
+        same_file = (release for release in KNOWN.values() if release.weights == self.weights.name)
+        release = KNOWN.get(weights.name) or next(same_file, None)
         differences = "" if release is None else release.differences(weights)
         if release is None or not differences:
             return ""
@@ -60,7 +57,7 @@ class Located:
 
 
 def from_pretrained(name_or_path: str | Path = DEFAULT, *, download: bool = False, dtype: Any = jnp.float32) -> DynaMix:
-    """The pretrained DynaMix; condition it on data by `in_context`, or let `zero_shot` do it.
+    """Load the pretrained DynaMix; condition it on data by `in_context`, or let `zero_shot` do it.
 
     Args:
         name_or_path: A published name (`kaffee models list`), a weight file (.safetensors, its configuration beside it)
@@ -79,7 +76,7 @@ def from_pretrained(name_or_path: str | Path = DEFAULT, *, download: bool = Fals
 
 
 def obtain(name_or_path: str | Path, *, download: bool) -> Located:
-    """The files of a model on this machine, fetched first if that is needed and wanted."""
+    """Find the files of a model on this machine; fetch them first if that is needed and asked for."""
     try:
         return locate(name_or_path)
     except CheckpointError:
@@ -88,48 +85,50 @@ def obtain(name_or_path: str | Path, *, download: bool) -> Located:
         return pull(str(name_or_path))
 
 
-def models_folder() -> Path:
-    """$KAFFEE_HOME/models; KAFFEE_HOME is ~/.cache/kaffee unless set."""
+def _models_folder() -> Path:
+    """Return $KAFFEE_HOME/models; KAFFEE_HOME is ~/.cache/kaffee unless set."""
     return Path(os.environ.get("KAFFEE_HOME") or Path.home() / ".cache" / "kaffee") / "models"
 
 
-def _places(release: Release) -> Iterator[tuple[str, Path]]:
-    """Folders that may hold a published model, in the order in which they are asked."""
-    yield "kaffee's models", models_folder()
+def _search_places(release: Release) -> Iterator[Path]:
+    """Yield the folders that may hold a published model, in the order in which they are searched."""
+    yield _models_folder()
     cache = os.environ.get("HF_HUB_CACHE")
     home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
     root = (Path(cache) if cache else Path(home) / "hub") / f"models--{release.repository.replace('/', '--')}"
     snapshots = sorted((root / "snapshots").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    yield from (("the model hub's cache", folder) for folder in snapshots or [root / "snapshots"])
+    yield from snapshots or [root / "snapshots"]
 
 
 def locate(name_or_path: str | Path) -> Located:
-    """The files of a model on this machine, without touching the network."""
-    path = Path(name_or_path).expanduser()
-    name = str(name_or_path)
+    """Find the files of a model on this machine, without touching the network."""
+    path, name = Path(name_or_path).expanduser(), str(name_or_path)
     if path.is_file():
-        return _beside(path)
+        return _locate_beside(path)
     if path.is_dir() and (name not in KNOWN or list(path.glob("*.safetensors"))):
-        return _within(path)
-    if name not in KNOWN:
-        if path.suffix or len(path.parts) > 1:
-            raise CheckpointError(f"There is no weight file or folder {path}.")
-        raise ConfigError(unknown("model", name, KNOWN, see="kaffee models list"))
-    release = KNOWN[name]
-    asked = []
-    for place, folder in _places(release):
+        return _locate_within(path)
+    if name not in KNOWN and (path.suffix or len(path.parts) > 1):
+        raise CheckpointError(f"There is no weight file or folder {path}.")
+    release = _find_release(name)
+    searched = list(_search_places(release))
+    for folder in searched:
         if all((folder / file).is_file() for file in release.files):
-            return Located(folder / release.weights, folder / release.config, place)
-        asked.append(str(folder))
+            return Located(folder / release.weights, folder / release.config)
     raise CheckpointError(
-        f"The weights of {name} are not on this machine; looked in {' and '.join(asked)}. Fetch them: kaffee models "
-        f"pull (or from_pretrained(download=True)); without a network: kaffee models pull --from FOLDER, which holds "
-        f"{release.weights} and {release.config}."
+        f"The weights of {name} are not on this machine; looked in {' and '.join(map(str, searched))}. Fetch them: "
+        f"kaffee models pull (or from_pretrained(download=True)); without a network: kaffee models pull --from FOLDER, "
+        f"which holds {release.weights} and {release.config}."
     )
 
 
-def _beside(weights: Path) -> Located:
-    """A weight file with the configuration that lies beside it."""
+def _find_release(name: str) -> Release:
+    if name not in KNOWN:
+        raise ConfigError(unknown("model", name, KNOWN, see="kaffee models list"))
+    return KNOWN[name]
+
+
+def _locate_beside(weights: Path) -> Located:
+    """Find the configuration that lies beside a weight file."""
     if weights.suffix != ".safetensors":
         raise CheckpointError(f"{weights} is no .safetensors file. Pass the weight file or its folder.")
     candidates = [
@@ -139,19 +138,18 @@ def _beside(weights: Path) -> Located:
     ]
     for candidate in candidates:
         if (weights.parent / candidate).is_file():
-            return Located(weights, weights.parent / candidate, "a path")
+            return Located(weights, weights.parent / candidate)
     raise CheckpointError(f"Beside {weights} there is no configuration ({' or '.join(dict.fromkeys(candidates))}).")
 
 
-def _within(folder: Path) -> Located:
-    """The one model in a folder."""
-    found = sorted(folder.glob("*.safetensors"))
-    if len(found) == 1:
-        return _beside(found[0])
-    known = [path for path in found if any(path.name == release.weights for release in KNOWN.values())]
-    if len(known) == 1:
-        return _beside(known[0])
-    names = ", ".join(path.name for path in found) or "none"
+def _locate_within(folder: Path) -> Located:
+    """Find the one model in a folder; a published one is preferred."""
+    files = sorted(folder.glob("*.safetensors"))
+    known = [path for path in files if any(path.name == release.weights for release in KNOWN.values())]
+    for candidates in (files, known):
+        if len(candidates) == 1:
+            return _locate_beside(candidates[0])
+    names = ", ".join(path.name for path in files) or "none"
     raise CheckpointError(f"{folder} should hold one .safetensors file; found: {names}. Pass the file itself.")
 
 
@@ -165,9 +163,7 @@ def pull(
         endpoint: Address of the hub; $HF_ENDPOINT or https://huggingface.co by default.
         force: Replace another model that is there under this name. Without it, only the published one may.
     """
-    if name not in KNOWN:
-        raise ConfigError(unknown("model", name, KNOWN, see="kaffee models list"))
-    release = KNOWN[name]
+    release = _find_release(name)
     if source is not None:
         given = locate(source)
         weights = given.read()
@@ -175,9 +171,9 @@ def pull(
     else:
         base = (endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
         addresses = [f"{base}/{release.repository}/resolve/main/{file}" for file in release.files]
-        contents = fetch(addresses[0]), fetch(addresses[1])
+        contents = _fetch(addresses[0]), _fetch(addresses[1])
         weights = decode_weights(contents[0], parse_config(contents[1], addresses[1]), *addresses)
-    stored = Located(models_folder() / release.weights, models_folder() / release.config, "kaffee's models")
+    stored = Located(_models_folder() / release.weights, _models_folder() / release.config)
     if not force and release.differences(weights):
         _check_not_replaced(stored, contents)
     for path, content in zip((stored.weights, stored.config), contents, strict=True):
@@ -201,8 +197,8 @@ def _check_not_replaced(stored: Located, contents: tuple[bytes, bytes]) -> None:
             )
 
 
-def fetch(address: str, *, limit: int = MAX_BYTES, timeout: float = TIMEOUT) -> bytes:
-    """The content of an https address (http on this machine only), complete and not larger than `limit` bytes."""
+def _fetch(address: str, *, limit: int = MAX_BYTES, timeout: float = 30.0) -> bytes:
+    """Fetch an https address (http on this machine only), complete and not larger than `limit` bytes."""
     parts = urllib.parse.urlsplit(address)
     if parts.scheme != "https" and (parts.scheme, parts.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
         raise ConfigError(f"{address} is not an https address.")

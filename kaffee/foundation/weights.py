@@ -1,4 +1,4 @@
-"""Reading a published DynaMix checkpoint: a safetensors file and the JSON that describes it.
+"""Published DynaMix checkpoints: a safetensors file and the JSON that describes it.
 
 Nothing in either file can execute code. Names, shapes and types are checked before anything is used.
 """
@@ -19,9 +19,8 @@ from kaffee.errors import CheckpointError
 from kaffee.model.dynamix import DynaMix
 from kaffee.model.gating import Gating
 
-# The published model has 44 kB; what is a thousand times larger is another file.
+# The published model has 44 kB; a file a thousand times larger is another one.
 MAX_BYTES = 64 * 2**20
-EXPERT_TYPE = "almost_linear_rnn"
 _REMEDY = " Fetch both files again: kaffee models pull"
 
 # Our names of the gate's parameters and those of the release.
@@ -50,7 +49,7 @@ class Architecture:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], where: str) -> "Architecture":
-        """From the JSON of the release; options that kaffee does not implement are errors."""
+        """Read the JSON of the release; options that kaffee does not implement are errors."""
         given = config.get("architecture")
         if not isinstance(given, dict):
             raise CheckpointError(f"{where} has no 'architecture'; it is no configuration of a DynaMix model.{_REMEDY}")
@@ -60,16 +59,25 @@ class Architecture:
             if type(value) is not int or value < (0 if key == "P" else 1):
                 raise CheckpointError(f"{where}: architecture.{key} must be a whole number, not {value!r:.80}.")
             sizes[field] = value
-        for key, supported in (("hidden_dim", 0), ("expert_type", EXPERT_TYPE), ("probabilistic_expert", False)):
+        fixed = {"hidden_dim": 0, "expert_type": "almost_linear_rnn", "probabilistic_expert": False}
+        for key, supported in fixed.items():
             value = given.get(key, supported)
             if value != supported:
                 raise CheckpointError(
                     f"{where}: {key} = {value!r:.80} is not supported; kaffee reads {supported!r} only.{_REMEDY}"
                 )
-        found = cls(**sizes)
-        if not found.num_observed <= found.latent_dim or not found.num_gates <= found.latent_dim:
-            raise CheckpointError(f"{where}: M = {found.latent_dim} must be at least N and P; given {sizes}.")
-        return found
+        read = cls(**sizes)
+        if not max(read.num_observed, read.num_gates) <= read.latent_dim:
+            raise CheckpointError(f"{where}: M = {read.latent_dim} must be at least N and P; given {sizes}.")
+        return read
+
+    def tensor_shapes(self, hidden: int) -> dict[str, tuple[int, ...]]:
+        """List the shape of every tensor of a release whose gate has so many hidden units."""
+        M, N, E = self.latent_dim, self.num_observed, self.num_experts
+        gate = Gating.shapes(M, N, E, hidden).items()
+        parts = {"A": (M,), "W": (M, M), "h": (M,)}
+        experts = {f"experts.{k}.{part}": shape for k in range(E) for part, shape in parts.items()}
+        return {"B": (N, M), **experts, **{f"gating_network.{GATING[name]}": shape or (1,) for name, shape in gate}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +86,6 @@ class Weights:
 
     Attributes:
         name: As the configuration calls it.
-        architecture: Its sizes.
         tensors: Under the names of the release.
         sha256: Of the weight file.
     """
@@ -96,63 +103,30 @@ class Weights:
     @property
     def digest(self) -> str:
         """sha256 of names and numbers as float32, the same for every lossless copy; `sha256` depends on the header."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, tensor in sorted(self.tensors.items()):
-            found.update(f"{name} {tensor.shape} ".encode() + tensor.astype("<f4").tobytes())
-        return found.hexdigest()
+            digest.update(f"{name} {tensor.shape} ".encode() + tensor.astype("<f4").tobytes())
+        return digest.hexdigest()
 
     def to_core(self, dtype: Any = jnp.float32) -> DynaMix:
-        """The model; condition it on data by `in_context`."""
+        """Build the model; condition it on data by `in_context`."""
         E = self.architecture.num_experts
 
-        def stacked(part: str) -> Any:
+        def stack(part: str) -> Any:
             return jnp.asarray(np.stack([self.tensors[f"experts.{k}.{part}"] for k in range(E)]), dtype)
 
         gate = {ours: self.tensors[f"gating_network.{theirs}"] for ours, theirs in GATING.items()}
         scalars = ("attention_temperature", "expert_temperature")
         gate.update({name: gate[name].reshape(()) for name in scalars})
         return DynaMix(
-            A=stacked("A"),
-            W=stacked("W"),
-            h=stacked("h"),
+            A=stack("A"),
+            W=stack("W"),
+            h=stack("h"),
             gating=Gating(**{name: jnp.asarray(value, dtype) for name, value in gate.items()}),
             B=jnp.asarray(self.tensors["B"], dtype),
             num_gates=self.architecture.num_gates,
             origin=f"{self.name} sha256:{self.sha256}",
         )
-
-
-def decode_weights(content: bytes, config: Mapping[str, Any], where: str, config_where: str) -> Weights:
-    """A checkpoint from the bytes of its weight file and its configuration; `where` is what messages call them."""
-    architecture = Architecture.from_config(config, config_where)
-    try:
-        tensors = decode_arrays(content)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"{where} ({len(content)} bytes) is not a safetensors file, or was truncated: {error}. Fetch it again: "
-            "kaffee models pull"
-        ) from error
-    # Before a name is made for each of them: a file may ask for a billion.
-    if 3 * architecture.num_experts > len(tensors):
-        raise CheckpointError(
-            f"{where} holds {len(tensors)} tensors, too few for the {architecture.num_experts!s:.20} experts that "
-            f"{config_where} states.{_REMEDY}"
-        )
-    hidden = tensors.get("gating_network.mlp_layer1.bias", np.zeros(architecture.num_experts))
-    _check_tensors(tensors, _expected(architecture, int(hidden.size)), where)
-    name = config.get("name")
-    return Weights(str(name) if name else "dynamix", architecture, tensors, hashlib.sha256(content).hexdigest())
-
-
-def parse_config(content: bytes, where: str) -> dict[str, Any]:
-    """The configuration's JSON object."""
-    try:
-        config = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} is not JSON: {error}.{_REMEDY}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{where} holds {type(config).__name__} instead of a JSON object.{_REMEDY}")
-    return config
 
 
 def read_weights(path: str | Path, config: str | Path) -> Weights:
@@ -170,22 +144,45 @@ def read_weights(path: str | Path, config: str | Path) -> Weights:
     return decode_weights(contents[1], parse_config(contents[0], str(config)), str(path), str(config))
 
 
-def _expected(sizes: Architecture, H: int) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a release."""
-    M, N, E = sizes.latent_dim, sizes.num_observed, sizes.num_experts
-    gate = {f"gating_network.{GATING[name]}": shape or (1,) for name, shape in Gating.shapes(M, N, E, H).items()}
-    experts = {
-        f"experts.{k}.{part}": shape for k in range(E) for part, shape in (("A", (M,)), ("W", (M, M)), ("h", (M,)))
-    }
-    return {"B": (N, M), **experts, **gate}
+def parse_config(content: bytes, where: str) -> dict[str, Any]:
+    """Read the configuration's JSON object."""
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where} is not JSON: {error}.{_REMEDY}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{where} holds {type(config).__name__} instead of a JSON object.{_REMEDY}")
+    return config
 
 
-def _check_tensors(found: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
-    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+def decode_weights(content: bytes, config: Mapping[str, Any], where: str, config_where: str) -> Weights:
+    """Decode and check the bytes of a weight file; messages call the two files `where` and `config_where`."""
+    architecture = Architecture.from_config(config, config_where)
+    try:
+        tensors = decode_arrays(content)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{where} ({len(content)} bytes) is not a safetensors file, or was truncated: {error}. Fetch it again: "
+            "kaffee models pull"
+        ) from error
+    # Before a name is made for each of them: a file may ask for a billion.
+    if 3 * architecture.num_experts > len(tensors):
+        raise CheckpointError(
+            f"{where} holds {len(tensors)} tensors, too few for the {architecture.num_experts!s:.20} experts that "
+            f"{config_where} states.{_REMEDY}"
+        )
+    hidden = tensors.get("gating_network.mlp_layer1.bias", np.zeros(architecture.num_experts))
+    _check_tensors(tensors, architecture.tensor_shapes(int(hidden.size)), where)
+    name = config.get("name")
+    return Weights(str(name) if name else "dynamix", architecture, tensors, hashlib.sha256(content).hexdigest())
+
+
+def _check_tensors(given: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
+    missing, extra = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
     if missing or extra:
         raise CheckpointError(f"{where}: tensors missing: {_few(missing)}; not expected: {_few(extra)}.{_REMEDY}")
     for name, shape in expected.items():
-        tensor = found[name]
+        tensor = given[name]
         if tensor.shape != shape:
             raise CheckpointError(
                 f"{where}: tensor {name} has shape {tensor.shape}; the configuration asks for {shape}.{_REMEDY}"
@@ -205,18 +202,13 @@ def _few(names: list[str], limit: int = 6) -> str:
     return (", ".join(f"{name:.80}" for name in names[:limit]) + more) or "none"
 
 
-# The models that their authors published: where they are, whose they are, and how to know them again.
-
-
 @dataclass(frozen=True)
 class Release:
-    """A published model.
+    """A published model: its place on the hub, its two files, the terms, and how to know it again.
 
     Attributes:
-        name, repository, weights, config: What it, its place on the hub and its two files are called.
         licence, attribution: The terms, and whom to name.
         digest: `Weights.digest` of the copy that kaffee was measured with; the hub's own file may have another header.
-        architecture: Its sizes.
     """
 
     name: str
@@ -234,14 +226,14 @@ class Release:
         return self.weights, self.config
 
     def differences(self, given: Weights) -> str:
-        """What is not as it was published, in words; empty for a faithful copy."""
+        """Say what is not as it was published; empty for a faithful copy."""
         sizes, published = asdict(given.architecture), asdict(self.architecture)
-        found = [
+        other = [
             f"{size} = {sizes[size]} instead of {value}" for size, value in published.items() if sizes[size] != value
         ]
         if given.digest != self.digest:
-            found.append(f"digest of the numbers {given.digest[:12]} instead of {self.digest[:12]}")
-        return ", ".join(found)
+            other.append(f"digest of the numbers {given.digest[:12]} instead of {self.digest[:12]}")
+        return ", ".join(other)
 
 
 DEFAULT = "dynamix-3d-alrnn-v1.0"
@@ -262,21 +254,15 @@ KNOWN = {
 }
 
 
-def terms_of(origin: str) -> dict[str, str]:
-    """What a model that was made from published weights carries along (CC-BY: whose, which terms, that it changed).
+def licence_terms(model: Any) -> dict[str, str]:
+    """Collect what a model made from published weights must carry along (CC-BY: whose, which terms, that it changed).
 
     Args:
-        origin: As `Weights.to_core` writes it; nothing is known of an empty or foreign one.
-
-    >>> terms_of(f"{DEFAULT} sha256:c950aef03f24")["licence"], terms_of("")
-    ('CC-BY-4.0', {})
+        model: With `origin` as `Weights.to_core` writes it; nothing is known of others.
     """
+    origin = str(getattr(model, "origin", ""))
     release = KNOWN.get(origin.partition(" sha256:")[0])
     if release is None:
         return {"foundation_model": origin} if origin else {}
-    return {
-        "foundation_model": origin,
-        "licence": release.licence,
-        "attribution": release.attribution,
-        "changes": "adapted to a recording by kaffee",
-    }
+    terms = {"licence": release.licence, "attribution": release.attribution}
+    return {"foundation_model": origin, **terms, "changes": "adapted to a recording by kaffee"}

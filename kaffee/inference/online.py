@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from kaffee.checkpoint.pytrees import fill_arrays, named_arrays
-from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.checkpoint.reconstruction import Reconstruction, fill_arrays, named_arrays
 from kaffee.errors import CheckpointError, DataError
 from kaffee.filtering.gated import Gate, Row, Track, advance, make_gate, new_track, summarise
 from kaffee.filtering.recursion import Recursion

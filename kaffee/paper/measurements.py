@@ -27,7 +27,9 @@ from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.filtering.likelihood import Method, get_method
 from kaffee.filtering.rollout import free_run
 from kaffee.filtering.sweep import run_filter
-from kaffee.foundation.context import adapt_in_context, condition, lyapunov_window, read_all
+from kaffee.fitting.pipeline import Stage, adapt_prior
+from kaffee.fitting.settings import FoundationSettings
+from kaffee.foundation.context import condition, lyapunov_window
 from kaffee.foundation.hub import from_pretrained
 from kaffee.metrics.grounding import grounding, oracle_log_growth
 from kaffee.metrics.lyapunov import lyapunov_spectrum
@@ -38,10 +40,9 @@ from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.context_card import evaluate_in_context
 from kaffee.paper.controls import SpiralSettings, spiral_cell, van_der_pol_cell
 from kaffee.paper.models import reference_for, trained_model, training_record
-from kaffee.paper.recipe import CellSettings, DataSettings, FoundationSettings, load_recipe
+from kaffee.paper.recipe import CellSettings, DataSettings, load_recipe
 from kaffee.records import jsonable, machine, versions
 from kaffee.theory.dpc import Certifier, Entry, GapLog, find_gaps, fixed_score, overall_gaps
-from kaffee.training.loop import Trained
 
 
 class _Measurement(NamedTuple):
@@ -215,9 +216,7 @@ def _pretrained(settings: FoundationSettings) -> DynaMix:
     return from_pretrained(settings.model).with_tangent(settings.tangent, train_gate=settings.train_gate)
 
 
-def train_in_context(
-    settings: CellSettings, method: str, seed: int
-) -> tuple[Reference, StateSpaceModel, Trained | None]:
+def train_in_context(settings: CellSettings, method: str, seed: int) -> tuple[Reference, StateSpaceModel, Stage | None]:
     """Condition the foundation model on a context, and adapt it by a few updates unless the method is "prior".
 
     The seed decides the observation noise of the context, by which the truth is standardised. Windows are one Lyapunov
@@ -239,10 +238,9 @@ def train_in_context(
     )
     if method == "prior":
         return reference, zero_shot.model, None
-    options: Any = {"scored": lyapunov_window(system.lambda_1, system.dt), "settings": settings.adaptation}
-    trained = adapt_in_context(zero_shot.model, context, get_method(method), seed=seed, **options)
-    if foundation.held_out:
-        trained = replace(trained, model=read_all(trained.model, reference.standard_train.recordings[0]))
+    adaptation = replace(settings.adaptation, scored=lyapunov_window(system.lambda_1, system.dt))
+    whole = reference.standard_train.recordings[0] if foundation.held_out else None
+    trained = adapt_prior(zero_shot, context, method, adaptation, seed=seed, context=whole)
     return reference, trained.model, trained
 
 

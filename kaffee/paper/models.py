@@ -1,6 +1,7 @@
 """The data of a cell and the model that is trained on them."""
 
 import time
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -9,21 +10,19 @@ import jax
 from kaffee.certification.fidelity import Protocol, Reference, simulate_reference
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.errors import KaffeeError
-from kaffee.filtering.likelihood import get_method
+from kaffee.fitting.pipeline import Stage, adapt_prior, train_prior
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.cells import Cell, ResultStore
-from kaffee.paper.recipe import CellSettings, DataSettings
+from kaffee.paper.recipe import DataSettings
 from kaffee.systems.catalogue import get_system
-from kaffee.training.adaptation import adapt
-from kaffee.training.loop import Trained, Watcher
-from kaffee.training.pretraining import initialise_shell, pretrain
+from kaffee.training.loop import Watcher
 
 
 @lru_cache(maxsize=24)
 def reference_for(
     data: DataSettings, protocol: Protocol, scaler: Literal["states", "observations"] = "states"
 ) -> Reference:
-    """The truth of a recipe's data, once per process; `scaler` as in `simulate_reference`."""
+    """Simulate the truth of a recipe's data, once per process; `scaler` as in `simulate_reference`."""
     return simulate_reference(
         get_system(data.system),
         num_train_steps=data.num_train_steps,
@@ -35,31 +34,14 @@ def reference_for(
     )
 
 
-def train_prior(settings: CellSettings, reference: Reference, seed: int) -> tuple[StateSpaceModel, Trained]:
-    """Pretrain a core and give it its first shell."""
-    key_core, key_embedding = jax.random.split(jax.random.key(seed))
-    num_observed = reference.train.num_coordinates
-    core = settings.core.create(num_observed, key=key_core)
-    model = StateSpaceModel.create(core, num_observed, key=key_embedding)
-    trained = pretrain(model, reference.standard_train, settings.pretraining, seed=seed)
-    shell = initialise_shell(
-        trained.model,
-        reference.standard_train,
-        residuals=settings.shell.residuals,
-        forcing=settings.pretraining.forcing,
-        alpha=settings.shell.alpha,
-    )
-    return shell, trained
-
-
-def training_record(trained: Trained, seconds: float) -> dict[str, Any]:
-    """What a cell remembers of its training, JSON values."""
+def training_record(stage: Stage, seconds: float) -> dict[str, Any]:
+    """Collect what a cell remembers of its training, JSON values."""
     return {
-        "first_loss": _finite(trained.losses[:1]),
-        "last_loss": _finite(trained.losses[-10:]),
-        "skipped": trained.skipped,
-        "completed": trained.completed,
-        "report": str(trained),
+        "first_loss": _finite_mean(stage.losses[:1]),
+        "last_loss": _finite_mean(stage.losses[-10:]),
+        "skipped": stage.skipped,
+        "completed": stage.completed,
+        "report": stage.report,
         "seconds": round(seconds, 2),
     }
 
@@ -71,38 +53,41 @@ def trained_model(
     known = stored_model(store, cell)
     if known is not None:
         return known
-    row, start = store.row(cell), time.perf_counter()
-    settings = row.settings
+    row, started = store.row(cell), time.perf_counter()
+    settings, rows = row.settings, reference.standard_train
     if row.method == "prior":
-        model, trained = train_prior(settings, reference, cell.seed)
+        key_core, key_embedding = jax.random.split(jax.random.key(cell.seed))
+        core = settings.core.create(rows.num_coordinates, key=key_core)
+        model = StateSpaceModel.create(core, rows.num_coordinates, key=key_embedding)
     else:
         prior_cell = store.prior_of(cell)
         assert prior_cell is not None
-        prior = load(store.prior_store.cell_folder(prior_cell)).model
-        method = get_method(row.method)
-        trained = adapt(prior, reference.standard_train, method, settings.adaptation, seed=cell.seed, watcher=watcher)
-        model = trained.model
+        model = load(store.prior_store.cell_folder(prior_cell)).model
+    start = Reconstruction(model, reference.scaler, reference.train.columns, reference.system.dt)
+    if row.method == "prior":
+        stage = train_prior(start, rows, settings.pretraining, settings.shell, seed=cell.seed)
+    else:
+        stage = adapt_prior(start, rows, row.method, settings.adaptation, seed=cell.seed, watcher=watcher)
     provenance = {
         "seed": cell.seed,
         "fingerprint": reference.train.fingerprint,
         "training_hash": row.training_hash,
-        "training": training_record(trained, time.perf_counter() - start),
+        "training": training_record(stage, time.perf_counter() - started),
     }
-    columns, dt = reference.train.columns, reference.system.dt
-    made = Reconstruction(model, reference.scaler, columns, dt, method=row.method, provenance=provenance)
+    made = replace(stage.reconstruction, provenance=provenance)
     made.save(store.cell_folder(cell))
     return made
 
 
 def stored_model(store: ResultStore, cell: Cell) -> Reconstruction | None:
-    """The model of a cell if it is on disk and was trained under the settings of its row."""
+    """Load the model of a cell if it is on disk and was trained under the settings of its row."""
     try:
         known = load(store.cell_folder(cell))
-    except KaffeeError:  # absent, or broken: then it is made anew
+    except KaffeeError:  # absent or broken: it is trained again
         return None
     return known if known.provenance.get("training_hash") == store.row(cell).training_hash else None
 
 
-def _finite(losses: Any) -> float | None:
+def _finite_mean(losses: Any) -> float | None:
     values = [float(x) for x in losses if x == x]
     return sum(values) / len(values) if values else None

@@ -22,19 +22,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, unknown
-from kaffee.filtering.likelihood import KAFFEE, NOISE_MASKING, Method
+from kaffee.filtering.likelihood import Method, get_method
+from kaffee.fitting.pipeline import UNTRAINED, Stage, adapt_prior, train_prior
+from kaffee.fitting.settings import ShellSettings
 from kaffee.model.core import Core
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import Custom
 from kaffee.systems.simulation import Simulation
-from kaffee.training.adaptation import Adaptation, adapt
-from kaffee.training.loop import Schedule, Trained, Watcher
+from kaffee.training.adaptation import Adaptation
+from kaffee.training.loop import Schedule, Watcher
 from kaffee.training.optimiser import Optimiser
-from kaffee.training.pretraining import initialise_shell
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,14 @@ class ControlObjective:
     horizon: int | None = None
 
     @property
+    def row(self) -> str:
+        """The row of the paper whose recursion it uses."""
+        return "kaffee" if self.horizon is None else "noise_masking"
+
+    @property
     def method(self) -> Method:
         """The switches of the recursion."""
-        return KAFFEE if self.horizon is None else NOISE_MASKING
+        return get_method(self.row)
 
     def settings(self, budget: Budget) -> Adaptation:
         """Return the settings with which `kaffee.training.adaptation.adapt` trains it."""
@@ -137,15 +144,10 @@ class DataUnits(Core):
         return self.mean + self.scale * self.inner((z - self.mean) / self.scale)
 
 
-class Fit(NamedTuple):
-    """A trained control.
+class ControlFit(NamedTuple):
+    """A trained control in standardised units, and its model in data units, for free runs and Jacobians."""
 
-    Attributes:
-        trained: As the training loop left it, in standardised units.
-        model: The same in data units, for free runs and Jacobians.
-    """
-
-    trained: Trained
+    trained: Stage
     model: StateSpaceModel
 
 
@@ -169,8 +171,8 @@ def fit_control(
     *,
     seed: int,
     watcher: Watcher | None = None,
-) -> Fit:
-    """Train core and shell on the observations of a simulation.
+) -> ControlFit:
+    """Train core and shell on the observations of a simulation: the pipeline of `kaffee fit` without pretraining.
 
     B = I: all coordinates are seen. The first shell splits the one-step residuals of the untrained core 90/10
     (appendix B.2). For the same core and seed it does not depend on the objective.
@@ -178,14 +180,15 @@ def fit_control(
     series = Series.from_arrays(simulation.observations)
     scaler = Scaler.fit(series)
     standard = series.standardised(scaler)
-    model = StateSpaceModel.create(core, series.num_coordinates, key=jax.random.key(seed))
-    model = initialise_shell(model, standard, residuals="every_step")
-    trained = adapt(model, standard, objective.method, objective.settings(budget), seed=seed, watcher=watcher)
-    return Fit(trained, data_units(trained.model, scaler, objective))
+    start = Reconstruction(StateSpaceModel.create(core, series.num_coordinates, key=jax.random.key(seed)), scaler)
+    prior = train_prior(start, standard, UNTRAINED, ShellSettings(residuals="every_step"), seed=seed).reconstruction
+    adaptation = objective.settings(budget)
+    trained = adapt_prior(prior, standard, objective.row, adaptation, seed=seed, watcher=watcher)
+    return ControlFit(trained, _data_units(trained.model, scaler, objective))
 
 
-def data_units(model: StateSpaceModel, scaler: Scaler, objective: ControlObjective) -> StateSpaceModel:
-    """The model in data units, its shell read as its objective means it.
+def _data_units(model: StateSpaceModel, scaler: Scaler, objective: ControlObjective) -> StateSpaceModel:
+    """Convert a model to data units, its shell as its objective means it.
 
     If observations are taken for states, x_{t+1} = F(x_t) + residual: all of Gamma + Lambda is noise of the state.
     """
@@ -197,7 +200,7 @@ def data_units(model: StateSpaceModel, scaler: Scaler, objective: ControlObjecti
 
 
 def true_model(simulation: Simulation) -> StateSpaceModel:
-    """The system and noise behind a simulation as a model: the truth runs through the same code as its surrogates."""
+    """Make a model of the system and noise behind a simulation, so that the truth runs through the same code."""
     system = simulation.system
     if simulation.reference_scale is None:
         raise ConfigError("The simulation has no process noise, so its shell is not defined. Give it some.")

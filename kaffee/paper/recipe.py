@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from kaffee.certification.fidelity import Protocol
 from kaffee.errors import ConfigError, unknown
 from kaffee.fitting.config import merge, nested, to_dict, update
-from kaffee.fitting.settings import CoreSettings, ShellSettings
+from kaffee.fitting.settings import CoreSettings, FoundationSettings, ShellSettings
 from kaffee.paper.controls import SpiralSettings, VanDerPolSettings
 from kaffee.training.adaptation import Adaptation
 from kaffee.training.pretraining import Pretraining
@@ -27,22 +27,6 @@ class DataSettings:
     process_noise: float = 0.1
     observation_noise: float = 0.1
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class FoundationSettings:
-    """The pretrained model that the rows of a table start from (appendix C.5).
-
-    Attributes:
-        model: A name or path for `kaffee.foundation.hub.from_pretrained`.
-        tangent, train_gate: See `kaffee.model.dynamix.DynaMix`.
-        held_out: See `kaffee.foundation.context.condition`.
-    """
-
-    model: str = "dynamix-3d-alrnn-v1.0"
-    tangent: Literal["mixture", "full"] = "mixture"
-    train_gate: bool = False
-    held_out: float | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small import same_arrays, small_model
 
-from kaffee.checkpoint.pytrees import fill_arrays, named_arrays
+from kaffee.checkpoint.reconstruction import fill_arrays, named_arrays
 from kaffee.errors import CheckpointError
 
 TREE = {"a": jnp.ones((1, 1)), "b": [jnp.float32(2.0), {"c": jnp.arange(3)}], "text": "kept", "none": None}

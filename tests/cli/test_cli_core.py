@@ -6,7 +6,7 @@ import pytest
 from cli.conftest import SMALL, sets
 from kaffee.data.series import Series
 from kaffee.data.writing import write_series
-from kaffee.fitting.run import RunFolder
+from kaffee.fitting.run import Run
 
 OWN = """
 import equinox as eqx
@@ -41,7 +41,7 @@ def own_run(kaffee, tmp_path_factory):
 def test_a_run_starts_from_the_users_core(own_run):
     folder, result = own_run
     assert result.exit_code == 0, result.output
-    assert RunFolder(folder / "run").settings().core.start == f"{folder}/mine.py:make"
+    assert Run.open(folder / "run").settings.core.start == f"{folder}/mine.py:make"
 
 
 def test_what_the_data_suggest_is_shown_with_its_reason(own_run):

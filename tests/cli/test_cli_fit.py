@@ -19,7 +19,7 @@ from kaffee.cli import quickstart as quickstart_command
 from kaffee.cli.conclusion import stored_conclusion
 from kaffee.data.writing import write_series
 from kaffee.fitting.config import read_toml, update
-from kaffee.fitting.run import RunFolder, Source, load_source
+from kaffee.fitting.run import Run
 from kaffee.fitting.settings import FitSettings
 from kaffee.systems.catalogue import get_system
 
@@ -68,10 +68,8 @@ def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, sma
 @pytest.mark.parametrize("change", ["version", "certificate", "page", "model"])
 def test_a_run_is_certified_again_if_anything_about_it_is_new(run, tmp_path, change):
     copy = shutil.copytree(run, tmp_path / "run")
-    folder = RunFolder(copy)
-    settings, source = folder.settings(), Source.from_dict(folder.record()["data"]["source"])
-    loaded = load_source(source, settings)
-    known = stored_conclusion(folder, settings, loaded)
+    opened = Run.open(copy)
+    known = stored_conclusion(opened, opened.settings, opened.loaded)
     assert known.checks == json.loads((run / "checks.json").read_text())
     certificate = copy / "certificate.json"
     if change == "version":
@@ -85,7 +83,7 @@ def test_a_run_is_certified_again_if_anything_about_it_is_new(run, tmp_path, cha
     else:
         fitted = library.load(copy / "kaffee")
         replace(fitted, scaler=library.data.Scaler(fitted.scaler.mean, 2.0 * fitted.scaler.scale)).save(copy / "kaffee")
-    assert stored_conclusion(folder, settings, loaded) is None
+    assert stored_conclusion(opened, opened.settings, opened.loaded) is None
 
 
 def test_other_settings_in_the_same_folder_are_refused(refused, run, small):
@@ -183,7 +181,7 @@ def test_data_that_were_refused_can_be_mended_and_run_in_the_same_folder(
     refused("fit", path, "-o", tmp_path / "run", *tiny)
     write_series(values, path)
     seen = []
-    monkeypatch.setattr(fit_command, "execute", lambda folder, settings, loaded, **how: seen.append(loaded.series))
+    monkeypatch.setattr(fit_command, "execute", lambda run, **how: seen.append(run.loaded.series))
     result = kaffee("fit", path, "-o", tmp_path / "run", "-q", *tiny)
     assert result.exit_code == 0, result.exception
     assert seen[0].num_steps == 600
@@ -272,13 +270,14 @@ def test_the_command_line_wins_over_the_file(kaffee, tmp_path):
 def test_quickstart_is_a_fit_with_a_few_settings(kaffee, monkeypatch, run, tmp_path):
     monkeypatch.setattr(quickstart_command, "SETTINGS", SMALL)
     seen = []
-    monkeypatch.setattr(fit_command, "execute", lambda folder, settings, loaded, **how: seen.append((settings, how)))
+    monkeypatch.setattr(fit_command, "execute", lambda run, **how: seen.append((run, how)))
     result = kaffee("quickstart", "-o", tmp_path / "q", "--seed", 4, "--json", "-q")
     assert result.exit_code == 0, result.exception
-    settings, how = seen[0]
-    assert settings.seed == 4
-    assert settings.core.latent_dim == 5
-    assert how == {"title": "kaffee quickstart: noisy Lorenz-63", "quiet": True, "json": True}
+    started, how = seen[0]
+    assert started.settings.seed == 4
+    assert started.settings.core.latent_dim == 5
+    assert started.title == "kaffee quickstart: noisy Lorenz-63"
+    assert how == {"quiet": True, "json": True}
     assert (tmp_path / "q" / "run.json").exists()
 
 

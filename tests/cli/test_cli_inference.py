@@ -15,7 +15,7 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.reading import read_series
 from kaffee.data.scaler import Scaler
 from kaffee.data.writing import write_series
-from kaffee.fitting.run import RunFolder
+from kaffee.fitting.run import Loaded, Run, Source
 from kaffee.inference.recordings import filter_recordings, impute
 
 COMMAND = "from kaffee.cli.main import run\nrun()\n"
@@ -31,7 +31,7 @@ def reconstruction():
 def trained(reconstruction, tmp_path_factory):
     """A run whose stages nobody trained."""
     folder = tmp_path_factory.mktemp("inference") / "run"
-    RunFolder(folder).open(small_settings(), {"source": None, "fingerprint": "none"})
+    Run.start(folder, small_settings(), Source(paths=("gappy.csv",)), Loaded(gappy_series()))
     reconstruction.save(folder / "kaffee")
     return folder
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from kaffee.certification.certificate import CertificationSettings, certify
-from kaffee.cli.finished import place_for
 from kaffee.data.gaps import overlap, training_rows_note
 from kaffee.data.series import Series
 from kaffee.data.writing import write_series
-from kaffee.fitting.run import RunFolder, Source, load_source
+from kaffee.fitting.run import Run, Source, _find_place
 from kaffee.records import write_json
 from kaffee.systems.catalogue import get_system
 
@@ -24,9 +23,9 @@ def elsewhere(kaffee, run, tmp_path_factory):
     """(a copy of the run, reports on data that are new and on data of which the half is not)."""
     place = tmp_path_factory.mktemp("report")
     copy = shutil.copytree(run, place / "run")
-    settings = RunFolder(run).settings()
-    known = load_source(Source(system="lorenz63"), settings).series.recordings[0]
-    new = load_source(Source(system="lorenz63"), replace(settings, seed=7)).series.recordings[0]
+    settings = Run.open(run).settings
+    known = Source(system="lorenz63").load(settings).series.recordings[0]
+    new = Source(system="lorenz63").load(replace(settings, seed=7)).series.recordings[0]
     dt = get_system("lorenz63").dt
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -55,14 +54,14 @@ def test_a_report_on_other_data_leaves_that_of_the_run_alone(elsewhere, run):
 def test_other_data_of_the_same_name_have_their_own_place(tmp_path):
     certificate = {"verdicts": [], "about": {"test": {"fingerprint": "first"}}}
     write_json(tmp_path / "on-day" / "certificate.json", certificate)
-    assert place_for(tmp_path / "on-day", "first") == tmp_path / "on-day"
-    assert place_for(tmp_path / "on-day", "second") == tmp_path / "on-day-2"
+    assert _find_place(tmp_path / "on-day", "first") == tmp_path / "on-day"
+    assert _find_place(tmp_path / "on-day", "second") == tmp_path / "on-day-2"
     write_json(
         tmp_path / "on-day-2" / "certificate.json", {**certificate, "about": {"test": {"fingerprint": "second"}}}
     )
-    assert place_for(tmp_path / "on-day", "second") == tmp_path / "on-day-2"
-    assert place_for(tmp_path / "on-day", "third") == tmp_path / "on-day-3"
-    assert place_for(tmp_path / "on-night", "first") == tmp_path / "on-night"
+    assert _find_place(tmp_path / "on-day", "second") == tmp_path / "on-day-2"
+    assert _find_place(tmp_path / "on-day", "third") == tmp_path / "on-day-3"
+    assert _find_place(tmp_path / "on-night", "first") == tmp_path / "on-night"
 
 
 def test_rows_that_were_trained_on_are_not_called_held_out(kaffee, elsewhere, tmp_path):

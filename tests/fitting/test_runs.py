@@ -4,20 +4,18 @@ import json
 
 import numpy as np
 import pytest
-from small import gappy_fit, gappy_series, same_arrays, small_settings
+from small import gappy_fit, gappy_series, rotation, same_arrays, small_settings
 
+from kaffee.data.series import Series
 from kaffee.errors import CheckpointError
 from kaffee.fitting import run as runs
-from kaffee.fitting.pipeline import fit
-from kaffee.fitting.run import RunFolder
+from kaffee.fitting.run import Loaded, Run, Source
 
-DATA = {"source": {"system": None, "paths": ["x.csv"]}, "fingerprint": "abc"}
+SOURCE = Source(paths=("x.csv",))
 
 
-def opened(path, settings=None, data=DATA):
-    folder = RunFolder(path)
-    folder.open(settings or small_settings(), data)
-    return folder
+def opened(path, settings=None, series=None):
+    return Run.start(path, settings or small_settings(), SOURCE, Loaded(series or gappy_series()))
 
 
 def weights(folder):
@@ -26,9 +24,9 @@ def weights(folder):
 
 
 def test_a_run_writes_down_what_it_is(tmp_path):
-    record = opened(tmp_path / "run").record()
+    record = opened(tmp_path / "run").record
     assert record["format"] == "kaffee-run"
-    assert record["data"] == DATA
+    assert record["data"] == {"source": SOURCE.to_dict(), "fingerprint": gappy_series().fingerprint}
     assert record["settings"]["pretraining"]["window"] == 6
     assert "jax" in record["versions"]
     assert record["machine"]["cores"] >= 1
@@ -36,12 +34,12 @@ def test_a_run_writes_down_what_it_is(tmp_path):
 
 def test_the_same_command_opens_it_again_and_settings_come_back(tmp_path):
     opened(tmp_path)
-    assert opened(tmp_path).settings() == small_settings()
+    assert opened(tmp_path).settings == small_settings()
 
 
 def test_a_run_that_saved_nothing_may_be_started_differently(tmp_path):
     opened(tmp_path)
-    assert opened(tmp_path, small_settings("seed=5")).settings().seed == 5
+    assert opened(tmp_path, small_settings("seed=5")).settings.seed == 5
 
 
 def test_other_settings_or_data_are_another_run_and_named(tmp_path):
@@ -50,8 +48,8 @@ def test_other_settings_or_data_are_another_run_and_named(tmp_path):
     (tmp_path / "prior" / "training.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"holds another run \(settings.seed: 0 before, 5 now\). Choose another"):
         opened(tmp_path, small_settings("seed=5"))
-    with pytest.raises(CheckpointError, match=r"data.fingerprint: 'abc' before, 'xyz' now"):
-        opened(tmp_path, data={**DATA, "fingerprint": "xyz"})
+    with pytest.raises(CheckpointError, match=r"The data in x.csv changed since this run was started"):
+        opened(tmp_path, series=Series.from_arrays(rotation(30)))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
@@ -88,12 +86,12 @@ def test_a_damaged_run_is_a_clear_error(tmp_path, content, message):
 
 def test_a_missing_run_is_a_clear_error(tmp_path):
     with pytest.raises(CheckpointError, match="There is no run at"):
-        RunFolder(tmp_path).settings()
+        Run.open(tmp_path)
 
 
 def test_stages_come_back_as_they_were(tmp_path):
     folder = opened(tmp_path)
-    fit(gappy_series(), small_settings(), store=folder)
+    folder.train()
     for name, stage in (("prior", gappy_fit().prior), ("kaffee", gappy_fit().fitted)):
         back = folder.finished(name)
         assert same_arrays(back.reconstruction.model, stage.reconstruction.model)
@@ -105,7 +103,7 @@ def test_stages_come_back_as_they_were(tmp_path):
 @pytest.mark.parametrize("number", [1, 3, 4])
 def test_a_run_killed_after_any_save_ends_with_the_same_files(tmp_path, monkeypatch, number):
     undisturbed = opened(tmp_path / "a")
-    fit(gappy_series(), small_settings(), store=undisturbed)
+    undisturbed.train()
     killed, count, save_state = opened(tmp_path / "b"), [], runs.save_state
 
     def save_then_die(*arguments):
@@ -116,9 +114,9 @@ def test_a_run_killed_after_any_save_ends_with_the_same_files(tmp_path, monkeypa
 
     monkeypatch.setattr(runs, "save_state", save_then_die)
     with pytest.raises(SystemExit):
-        fit(gappy_series(), small_settings(), store=killed)
+        killed.train()
     monkeypatch.undo()
-    fit(gappy_series(), small_settings(), store=RunFolder(tmp_path / "b"))
+    opened(tmp_path / "b").train()
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
     assert len(weights(tmp_path / "a")) == 2
     for stage in ("prior", "kaffee"):
@@ -134,17 +132,17 @@ def test_a_damaged_training_state_is_a_clear_error_and_not_a_fresh_start(tmp_pat
 
     monkeypatch.setattr(runs, "save", die)
     with pytest.raises(SystemExit):
-        fit(gappy_series(), small_settings(), store=folder)
+        folder.train()
     path = next((tmp_path / "prior").glob("training-*"))
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(CheckpointError, match="damaged, truncated or exchanged"):
-        fit(gappy_series(), small_settings(), store=folder)
+        folder.train()
 
 
 def test_a_model_that_no_run_wrote_is_not_taken_for_a_stage(tmp_path):
     folder = opened(tmp_path)
-    fit(gappy_series(), small_settings(), store=folder)
+    folder.train()
     stage = folder.finished("prior").reconstruction
     runs.save(type(stage)(stage.model, stage.scaler), tmp_path / "prior")
     with pytest.raises(CheckpointError, match="is not a stage of a run: it has no 'training'"):
-        fit(gappy_series(), small_settings(), store=folder)
+        folder.train()

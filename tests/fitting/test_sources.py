@@ -10,7 +10,7 @@ from kaffee.data.series import Series
 from kaffee.data.writing import write_series
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.fitting.config import override
-from kaffee.fitting.run import Source, check_unchanged, load_source, parse_source, short_recordings, summary
+from kaffee.fitting.run import Source, parse_source, short_recordings, summarise
 from kaffee.fitting.settings import FitSettings
 from kaffee.systems.catalogue import get_system
 
@@ -72,7 +72,7 @@ def test_a_folder_of_data_is_a_clear_error(tmp_path):
 
 
 def test_files_are_read_with_their_options(csv):
-    loaded = load_source(parse_source([csv], {}, {"columns": ["x2"]}), small_settings())
+    loaded = parse_source([csv], {}, {"columns": ["x2"]}).load(small_settings())
     assert loaded.series.columns == ("x2",)
     assert (loaded.dt, loaded.truth) == (None, None)
 
@@ -80,19 +80,19 @@ def test_files_are_read_with_their_options(csv):
 def test_a_missing_file_is_a_clear_error(tmp_path):
     source = parse_source([str(tmp_path / "nothing.csv")], {}, {})
     with pytest.raises(DataError, match=r"nothing.csv: no such file"):
-        load_source(source, small_settings())
+        source.load(small_settings())
 
 
 def test_a_simulated_system_knows_its_truth():
     settings = small_settings("simulation.num_steps=50", "simulation.observation_noise=0")
-    loaded = load_source(Source(system="lorenz63"), settings)
+    loaded = Source(system="lorenz63").load(settings)
     assert loaded.series.num_steps == 50
     assert loaded.dt == get_system("lorenz63").dt == pytest.approx(loaded.series.time_step)
     assert loaded.truth.lambda_1 > 0
     # The held-out states are those behind the held-out observations, which have no noise here.
     np.testing.assert_array_equal(loaded.truth.test_states, loaded.series.split(0.8)[1].recordings[0])
     assert loaded.truth.states.shape == loaded.truth.again.shape == (20_000, 3)
-    again = load_source(Source(system="lorenz63"), settings)
+    again = Source(system="lorenz63").load(settings)
     assert again.series.fingerprint == loaded.series.fingerprint
 
 
@@ -102,23 +102,23 @@ def test_a_simulated_system_knows_its_truth():
 )
 def test_absurd_simulations_are_clear_errors(setting, message):
     with pytest.raises(ConfigError, match=message):
-        load_source(Source(system="lorenz63"), small_settings(setting))
+        Source(system="lorenz63").load(small_settings(setting))
 
 
 def test_changed_data_are_noticed(csv):
     source = parse_source([csv], {}, {})
-    series = load_source(source, small_settings()).series
-    check_unchanged(series, series.fingerprint, source)
+    series = source.load(small_settings()).series
+    source.check_unchanged(series, series.fingerprint)
     with pytest.raises(CheckpointError, match=r"lab.csv changed since this run was started .* Restore the file"):
-        check_unchanged(series, "0" * 64, source)
+        source.check_unchanged(series, "0" * 64)
 
 
 def test_a_series_in_one_line():
     values = rotation(50)
-    assert summary(Series.from_arrays(values)) == "50 steps x 2 coordinates"
+    assert summarise(Series.from_arrays(values)) == "50 steps x 2 coordinates"
     values[0, 0] = np.nan
     two = Series.from_arrays([values, rotation(30)])
-    assert summary(two) == "80 steps in 2 recordings of 30-50 x 2 coordinates, 0.6 % missing"
+    assert summarise(two) == "80 steps in 2 recordings of 30-50 x 2 coordinates, 0.6 % missing"
 
 
 def test_recordings_too_short_for_a_window_are_named():

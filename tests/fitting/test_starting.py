@@ -6,9 +6,9 @@ from small import gappy_fit, gappy_series, same_arrays, small_settings, standard
 
 from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError
-from kaffee.fitting.initial_core import absolute, context_rows, is_own, own_core
+from kaffee.fitting.initial_core import _context_rows, absolute, is_own
 from kaffee.fitting.pipeline import fit
-from kaffee.fitting.run import RunFolder
+from kaffee.fitting.run import Loaded, Run, Source
 
 OWN = """
 import equinox as eqx
@@ -71,10 +71,8 @@ def test_a_users_function_may_be_in_data_units_with_hidden_coordinates(own):
 def test_a_run_with_a_users_core_is_found_finished_again(own, tmp_path):
     start, series = own(), standard_series()
     settings = small_settings(f"core.start={start}", "pretraining.schedule.num_updates=0")
-    folder = RunFolder(tmp_path / "run", core=own_core(start, 2))
-    folder.open(settings, {"fingerprint": series.fingerprint})
-    first = fit(series, settings, store=folder)
-    again = fit(series, settings, store=folder)
+    run = Run.start(tmp_path / "run", settings, Source(paths=("x.csv",)), Loaded(series), core=start)
+    first, again = run.train(), run.train()
     assert same_arrays(first.fitted.reconstruction.model, again.fitted.reconstruction.model)
 
 
@@ -124,6 +122,6 @@ def test_paths_are_absolute_and_names_stay(tmp_path, monkeypatch, own):
 def test_a_context_is_the_longest_complete_stretch():
     values = np.arange(20.0)[:, None].repeat(2, axis=1)
     values[[3, 12], [0, 1]] = np.nan
-    assert context_rows(Series.from_arrays(values))[:, 0].tolist() == [4.0, 5, 6, 7, 8, 9, 10, 11]
+    assert _context_rows(Series.from_arrays(values))[:, 0].tolist() == [4.0, 5, 6, 7, 8, 9, 10, 11]
     with pytest.raises(DataError, match="no row is complete"):
-        context_rows(Series.from_arrays([[1.0, np.nan], [np.nan, 2.0], [3.0, np.nan]]))
+        _context_rows(Series.from_arrays([[1.0, np.nan], [np.nan, 2.0], [3.0, np.nan]]))

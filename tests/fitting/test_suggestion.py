@@ -1,12 +1,14 @@
 """Settings from the data: what they follow, that they fit the recordings, and that the user's word counts."""
 
+from functools import reduce
+
 import numpy as np
 import pytest
 
 from kaffee.data.series import Series
 from kaffee.errors import DataError
-from kaffee.fitting.config import override
-from kaffee.fitting.defaults import suggest, with_suggestions
+from kaffee.fitting.config import merge, override, parse_override
+from kaffee.fitting.defaults import apply_suggestions, suggest
 from kaffee.fitting.settings import FitSettings
 
 
@@ -17,7 +19,8 @@ def wave(num_steps, period, num_coordinates=2):
 
 def suggested(series, *overrides):
     settings = override(FitSettings(), overrides)
-    return with_suggestions(settings, suggest(series, settings))
+    given = reduce(merge, map(parse_override, overrides), {})
+    return apply_suggestions(suggest(series, settings), given)
 
 
 def test_a_slower_recording_is_forced_less_often_and_seen_in_longer_windows():

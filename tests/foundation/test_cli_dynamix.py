@@ -1,17 +1,20 @@
 """`kaffee models`, `kaffee zeroshot` and `kaffee adapt`."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from small import same_arrays
 from typer.testing import CliRunner
 
-from kaffee.checkpoint.reconstruction import load
+import kaffee as library
 from kaffee.cli.main import app
 from kaffee.data.reading import read_series
 from kaffee.data.series import Series
 from kaffee.data.writing import write_series
 from kaffee.errors import CheckpointError, KaffeeError
+from kaffee.foundation.context import CALIBRATED
 from kaffee.foundation.weights import DEFAULT, KNOWN
 
 from .conftest import make_core, publish, write_release
@@ -133,10 +136,10 @@ def test_a_system_is_simulated_and_continued(folder):
 
 
 def test_divergence_is_reported_and_written_as_missing(folder, monkeypatch):
-    from kaffee.foundation import forecasting
+    from kaffee.foundation import zeroshot
 
     write_series(WAVES, "waves.csv")
-    monkeypatch.setattr(forecasting, "DIVERGENCE_BOUND", 2.2)
+    monkeypatch.setattr(zeroshot, "DIVERGENCE_BOUND", 2.2)
     result = kaffee("zeroshot", "waves.csv", "-o", "out.csv", "--steps", 50, "--model", folder, "--json")
     left = json.loads(result.stdout)["diverged_at"]
     assert left > 1
@@ -144,7 +147,7 @@ def test_divergence_is_reported_and_written_as_missing(folder, monkeypatch):
     values = read_series("out.csv").recordings[0]
     assert np.isnan(values[left - 1 :]).all()
     assert not np.isnan(values[: left - 1]).any()
-    monkeypatch.setattr(forecasting, "DIVERGENCE_BOUND", 1e-9)
+    monkeypatch.setattr(zeroshot, "DIVERGENCE_BOUND", 1e-9)
     assert "diverged in its first step" in refused("zeroshot", "waves.csv", "-o", "out.csv", "--model", folder)
 
 
@@ -186,12 +189,12 @@ def write_waves(home, rows=slice(None)):
 
 def test_adapt_makes_a_model_that_loads_and_filters(home, folder):
     path = write_waves(home)
-    result = kaffee("adapt", path, "-o", "run", "--model", folder, "--updates", 2, "--json")
+    result = kaffee("adapt", path, "-o", "run", "--model", folder, "--updates", 2, "--json", "--no-certify")
     assert result.exit_code == 0, result.exception
     facts = json.loads(result.stdout)
     assert (facts["context"], facts["updates"], facts["method"]) == (96, 2, "kaffee")
     assert np.isfinite(facts["check"]["nll"])
-    model = load(home / "run")
+    model = library.load(home / "run")
     assert (model.dt, model.columns, model.method) == (0.5, ("a", "b"), "kaffee")
     assert facts["check"]["protocol"]["core_seed"] == 0
     assert facts["truth_against_truth"] is None
@@ -200,12 +203,32 @@ def test_adapt_makes_a_model_that_loads_and_filters(home, folder):
     assert model.provenance["foundation_model"].startswith(f"{DEFAULT} sha256:")
     np.testing.assert_allclose(model.scaler.mean, read_series(path).recordings[0][:96].mean(axis=0), rtol=1e-6)
     assert "not empty" in str(kaffee("adapt", path, "-o", "run", "--model", folder).exception)
+    core = library.from_pretrained(folder)
+    few = replace(CALIBRATED, schedule=replace(CALIBRATED.schedule, num_updates=2))
+    values = read_series(path).recordings[0][:96]
+    alone = library.adapt_foundation_model(core, values, dt=0.5, columns=("a", "b"), settings=few)
+    assert same_arrays(alone.model, model.model)
+
+
+def test_an_adapted_model_is_a_run_like_any_other(home, folder):
+    kaffee("adapt", write_waves(home), "-o", "run", "--model", folder, "--updates", 2, "--no-certify")
+    run = library.Run.open("run")
+    assert run.settings.foundation.held_out == 0.25
+    assert (run.fit.train.num_steps, run.fit.test.num_steps, run.rows.num_steps) == (96, 24, 24)
+    assert run.prior.model.core.context.frames.shape[1] == 71
+    assert run.fitted.model.core.context.frames.shape[1] == 95
+    assert run.fitted.model.core.tangent == run.prior.model.core.tangent == "mixture"
+    result = kaffee("diagnose", "run", "--windows", 2)
+    assert result.exit_code == 0, result.exception
+    resumed = run.train()  # from what is stored
+    assert same_arrays(resumed.fitted.model, run.fitted.model)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--context", 500), "has 120 rows only"),
+        (("--context", 120), "rows after the context check the result"),
         (("--tangent", "half"), "Unknown tangent 'half'"),
         (("--method", "kafee"), "Did you mean 'kaffee'"),
         (("--columns", "a"), r"shape (T, 2)"),
@@ -246,10 +269,10 @@ def test_a_file_in_the_place_of_the_folder_is_a_clear_error(home, folder, output
 
 def test_a_system_is_adapted_to_whatever_the_case_of_its_name(folder, monkeypatch):
     """Its truth is known, so that D_stsp stands beside what the truth itself has."""
-    monkeypatch.setattr("kaffee.cli.adapt.CHECKED_ROWS", 20)
-    monkeypatch.setattr("kaffee.cli.adapt.SYSTEM_CONTEXT", 60)
-    monkeypatch.setattr("kaffee.cli.adapt.TRUE_STEPS", 1500)
-    result = kaffee("adapt", "Van_der_Pol", "-o", "run", "--model", folder, "--updates", 1)
+    monkeypatch.setattr("kaffee.cli.pretrained.CHECKED_ROWS", 20)
+    monkeypatch.setattr("kaffee.cli.pretrained.SYSTEM_CONTEXT", 60)
+    monkeypatch.setattr("kaffee.fitting.run._TRUTH_STEPS", 1500)
+    result = kaffee("adapt", "Van_der_Pol", "-o", "run", "--model", folder, "--updates", 1, "--no-certify")
     assert result.exit_code == 0, result.exception
     assert "on a context of 60 rows" in result.stdout
     assert "held out (20 rows): NLL" in result.stdout

@@ -11,7 +11,8 @@ import pytest
 from kaffee.checkpoint.reconstruction import load
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.sweep import run_filter
-from kaffee.foundation.context import IN_CONTEXT, adapt_foundation_model, condition, lyapunov_window, read_all
+from kaffee.fitting.pipeline import adapt_foundation_model
+from kaffee.foundation.context import IN_CONTEXT, condition, lyapunov_window, read_all
 from kaffee.model.maps import Linear
 from kaffee.model.shell import split_residuals
 from kaffee.training.forcing import Forcing

@@ -18,7 +18,7 @@ from safetensors.numpy import save as encode_arrays
 from fuzz.damage import JSON, damaged, edited, fuzz, result_or_advice
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.fitting.config import to_dict
-from kaffee.fitting.run import RunFolder
+from kaffee.fitting.run import Run
 from kaffee.fitting.settings import FitSettings
 from kaffee.inference.online import OnlineFilter
 from kaffee.model.observation import LinearObservation
@@ -188,8 +188,8 @@ def test_edited_runs(folder, record):
     path = folder / "run"
     path.mkdir(exist_ok=True)
     (path / "run.json").write_text(json.dumps(record))
-    result_or_advice(lambda: RunFolder(path).record(), str(path))
-    settings = result_or_advice(lambda: RunFolder(path).settings(), str(path))
+    result_or_advice(lambda: Run(path).record, str(path))
+    settings = result_or_advice(lambda: Run(path).settings, str(path))
     assert settings is None or isinstance(settings, FitSettings)
 
 
@@ -199,7 +199,7 @@ def test_damaged_runs(folder, content):
     path = folder / "run"
     path.mkdir(exist_ok=True)
     (path / "run.json").write_bytes(content)
-    settings = result_or_advice(lambda: RunFolder(path).settings(), str(path))
+    settings = result_or_advice(lambda: Run(path).settings, str(path))
     assert settings is None or isinstance(settings, FitSettings)
 
 

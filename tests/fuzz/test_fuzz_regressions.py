@@ -18,7 +18,7 @@ from kaffee.checkpoint.reconstruction import load
 from kaffee.data.reading import read_series
 from kaffee.errors import KaffeeError
 from kaffee.fitting.config import to_dict
-from kaffee.fitting.run import RunFolder
+from kaffee.fitting.run import Run
 from kaffee.fitting.settings import FitSettings
 from kaffee.inference.online import OnlineFilter
 
@@ -187,7 +187,7 @@ def test_facts_of_an_online_filter(folder, facts):
 def test_runs_whose_settings_do_not_fit(tmp_path):
     run = {"format": "kaffee-run", "format_version": 1, "settings": {**to_dict(FitSettings()), "seed": -1}}
     (tmp_path / "run.json").write_text(json.dumps({**run, "data": {"fingerprint": "f"}}))
-    assert "seed lies between" in refused(lambda: RunFolder(tmp_path).settings(), f"{tmp_path}/run.json")
+    assert "seed lies between" in refused(lambda: Run(tmp_path).settings, f"{tmp_path}/run.json")
 
 
 def test_a_shape_that_numpy_does_not_have(folder):

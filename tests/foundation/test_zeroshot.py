@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from kaffee.errors import ConfigError, DataError
-from kaffee.foundation.embedding import autocorrelation, choose_delay, choose_period, embed
-from kaffee.foundation.forecasting import zero_shot
+from kaffee.foundation.zeroshot import _autocorrelation, _choose_delay, _choose_period, _embed, zero_shot
 
 from .conftest import make_core
 
@@ -65,7 +64,7 @@ def test_one_dimension_is_delay_embedded(model):
     x = WAVES[:, 0]
     forecast = zero_shot(model, x, 6)
     (tau,) = forecast.delays
-    assert tau == choose_delay(x, 75) == 12
+    assert tau == _choose_delay(x, 75) == 12
     rows = np.stack([x[2 * tau :], x[tau:-tau], x[: -2 * tau]], axis=1)
     expected = by_hand(model, standardised(rows), 6)[:, :1] * rows[:, 0].std(ddof=1) + rows[:, 0].mean()
     np.testing.assert_allclose(forecast.values, expected, rtol=1e-4, atol=1e-5)
@@ -73,7 +72,7 @@ def test_one_dimension_is_delay_embedded(model):
 
 
 def test_two_dimensions_get_one_delayed_column():
-    embedded = embed(WAVES[:, :2], 3, delay=4)
+    embedded = _embed(WAVES[:, :2], 3, delay=4)
     assert embedded.contexts.shape == (1, 296, 3)
     np.testing.assert_array_equal(embedded.contexts[0], np.column_stack([WAVES[4:, :2], WAVES[:-4, 0]]))
     assert embedded.delays == (4, 4)
@@ -88,7 +87,7 @@ def test_many_dimensions_are_forecast_one_by_one_in_one_batch(model):
 
 
 def test_delays_of_many_dimensions_end_at_the_same_frame():
-    embedded = embed(WAVES, 3)
+    embedded = _embed(WAVES, 3)
     assert len(set(embedded.delays)) > 1
     assert embedded.contexts.shape == (4, 300 - 2 * max(embedded.delays), 3)
     for j, tau in enumerate(embedded.delays):
@@ -96,7 +95,7 @@ def test_delays_of_many_dimensions_end_at_the_same_frame():
 
 
 def test_positions_in_a_period_can_fill_missing_columns(model):
-    embedded = embed(WAVES[:, [2]], 5, kind="positional")
+    embedded = _embed(WAVES[:, [2]], 5, kind="positional")
     assert embedded.periods == (25.0,)
     angle = 2 * np.pi * T / 25.0
     waves = [np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)]
@@ -110,15 +109,15 @@ def test_the_autocorrelation_is_the_sum_over_pairs():
     x = np.random.default_rng(0).standard_normal(50)
     c = x - x.mean()
     direct = np.array([c[: 50 - lag] @ c[lag:] for lag in range(50)]) / (c @ c)
-    np.testing.assert_allclose(autocorrelation(x), direct, atol=1e-12)
+    np.testing.assert_allclose(_autocorrelation(x), direct, atol=1e-12)
 
 
 def test_delays_and_periods_are_bounded():
     ramp = np.arange(100.0)
-    assert choose_delay(ramp, 7) == 7
-    assert choose_delay(np.tile([1.0, -1.0], 50), 7) == 1
-    assert choose_period(np.tile([1.0, -1.0], 50)[:, None]) == 2.0
-    assert embed(np.arange(5.0)[:, None], 3).contexts.shape[1] >= 3
+    assert _choose_delay(ramp, 7) == 7
+    assert _choose_delay(np.tile([1.0, -1.0], 50), 7) == 1
+    assert _choose_period(np.tile([1.0, -1.0], 50)[:, None]) == 2.0
+    assert _embed(np.arange(5.0)[:, None], 3).contexts.shape[1] >= 3
 
 
 @pytest.mark.parametrize("length", [3, 5])

@@ -1,0 +1,390 @@
+"""Commands on foundation models: `kaffee adapt`, `kaffee zeroshot` and `kaffee models`."""
+
+import json as json_module
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kaffee.cli.fit import Certify
+from kaffee.cli.options import check_output
+
+if TYPE_CHECKING:
+    from kaffee.certification.check import Check
+    from kaffee.fitting.pipeline import Fit
+    from kaffee.fitting.run import Loaded, Source
+    from kaffee.foundation.hub import Located
+    from kaffee.training.adaptation import Adaptation
+
+SYSTEM_CONTEXT = 2000
+"""The paper's context, in rows."""
+CHECKED_ROWS = 1_000
+"""Rows after the context of a simulated system, for the check."""
+ENOUGH_ROWS = 10_000
+"""Rows of which D_stsp is small for the truth."""
+
+models = typer.Typer(help="Pretrained foundation models: list, fetch, show.", no_args_is_help=True)
+
+Model = Annotated[str | None, typer.Option(help="A model, a weight file or a folder; see kaffee models.")]
+Columns = Annotated[str | None, typer.Option(help="Columns of the file to use, separated by commas.")]
+Download = Annotated[
+    bool, typer.Option("--download", help="Fetch the model from its authors' hub if it is not on this machine.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _find_data(data: str, columns: str | None) -> "Source":
+    from kaffee.fitting.run import parse_source
+
+    return parse_source([data], {}, {} if columns is None else {"columns": [c.strip() for c in columns.split(",")]})
+
+
+def adapt(
+    data: Annotated[str, typer.Argument(help="A file with the context, or the name of a system to simulate.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
+    method: Annotated[str, typer.Option(help="kaffee, frozen_core (shell only) or one of the controls.")] = "kaffee",
+    model: Model = None,
+    tangent: Annotated[str, typer.Option(help="mixture (the paper's Jacobian) or full.")] = "mixture",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's ten updates, nothing held out; its bands are too narrow.")
+    ] = False,
+    updates: Annotated[int | None, typer.Option(min=0, help="Updates; 50, or 10 with --paper.")] = None,
+    lyapunov: Annotated[
+        float | None, typer.Option(help="Leading exponent per unit of time: windows of one Lyapunov time.")
+    ] = None,
+    noise: Annotated[float, typer.Option(min=0.0, help="Observation noise of a simulated system.")] = 0.1,
+    context: Annotated[
+        int | None,
+        typer.Option(min=3, help="Rows to adapt on; the rest is held out. 80 % of a file, 2000 of a system."),
+    ] = None,
+    columns: Columns = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of windows and gate noise.")] = 0,
+    download: Download = False,
+    certify: Certify = True,
+    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Adapt the pretrained DynaMix to a recording: zero-shot, then a few updates, then a check on held-out rows.
+
+    The result is a run like those of `kaffee fit`, with certificate and report: all commands on runs accept it.
+    """
+    from dataclasses import replace
+
+    from kaffee.cli.conclusion import conclude, show
+    from kaffee.errors import ConfigError
+    from kaffee.fitting.initial_core import absolute, find_start
+    from kaffee.fitting.pipeline import UNTRAINED
+    from kaffee.fitting.run import Run
+    from kaffee.fitting.settings import FitSettings, FoundationSettings, ShellSettings, SimulationSettings
+    from kaffee.foundation.context import CALIBRATED, HELD_OUT, IN_CONTEXT, lyapunov_window, shorten_window
+    from kaffee.foundation.hub import obtain
+    from kaffee.foundation.weights import DEFAULT
+
+    _check_folder(output)
+    lyapunov_window(lyapunov, 1.0)  # an exponent that is no number, before anything is read
+    source = _find_data(data, columns)
+    total = (context or SYSTEM_CONTEXT) + CHECKED_ROWS
+    settings = FitSettings(
+        seed=seed,
+        method=method,
+        test_fraction=CHECKED_ROWS / total,
+        pretraining=UNTRAINED,
+        shell=ShellSettings(residuals="every_step"),
+        simulation=SimulationSettings(total, 0.0, noise),
+    )
+    loaded = source.load(settings)
+    series = loaded.series
+    if series.num_recordings != 1:
+        raise ConfigError(f"A context is one recording; {series.label} has {series.num_recordings}. Split the file.")
+    total = series.num_steps
+    rows = context or (int(0.8 * total) if source.system is None else SYSTEM_CONTEXT)
+    if rows >= total:
+        raise ConfigError(
+            f"--context {rows}: the recording has {total} rows only, and the rows after the context check the result. "
+            "Choose a shorter one."
+        )
+    adaptation, held_out = (IN_CONTEXT, 0.0) if paper else (CALIBRATED, HELD_OUT)
+    _check_rows(f"{series.label} has {total} rows", rows, adaptation, held_out)
+    obtain(model or DEFAULT, download=download)
+    updates = adaptation.schedule.num_updates if updates is None else updates
+    window = lyapunov_window(lyapunov, series.time_step or 1.0)
+    settings = replace(
+        settings,
+        test_fraction=(total - rows) / total,
+        adaptation=replace(
+            shorten_window(replace(adaptation, scored=window), rows, held_out),
+            schedule=replace(adaptation.schedule, num_updates=updates),
+        ),
+        foundation=FoundationSettings(absolute(model or DEFAULT), tangent, held_out=held_out or None),  # type: ignore[arg-type]
+    )
+    find_start(settings, series)  # a context that the model cannot read, before the folder is made
+    run = Run.start(output, settings, source, loaded)
+    result = run.train()
+    facts = {"output": str(output), "context": rows, "method": method, "tangent": tangent, "updates": updates}
+    checked, likeness = _check(result, loaded)
+    if json:
+        between = None if likeness is None else {"d_stsp": likeness[0], "d_h": likeness[1]}
+        measured = {"check": None if checked is None else checked.to_dict(), "truth_against_truth": between}
+        typer.echo(json_module.dumps({**facts, **measured}, indent=2))
+    else:
+        typer.echo(f"{output}: {method} on a context of {rows} rows, {updates} updates")
+        if checked is not None:
+            typer.echo(
+                f"held out ({result.test.num_steps} rows): NLL {checked.nll:.3f} (one step, standardised), "
+                f"90 % bands cover {100 * checked.coverage_90:.1f} %"
+            )
+            typer.echo(_describe_free_run(checked, likeness))
+    if certify:
+        conclusion = conclude(run.output, result, loaded, title=run.title, quiet=True)
+        if not json:
+            show(conclusion, json=False)
+
+
+def _check(result: "Fit", loaded: "Loaded") -> "tuple[Check | None, tuple[float, float] | None]":
+    """Check the adapted model; for a simulated system also compare two stretches of its true states."""
+    from kaffee.certification.check import check
+    from kaffee.certification.free_runs import compare_attractors
+
+    reference, likeness = None, None
+    if loaded.truth is not None:
+        reference = loaded.truth.states
+        likeness = compare_attractors(reference, loaded.truth.again)[:2]
+    if result.test.num_steps < 2:
+        return None, likeness
+    return check(result.fitted.reconstruction, result.test, reference=reference), likeness
+
+
+def _check_folder(output: Path) -> None:
+    """Refuse a folder that could not be written, before the work is done."""
+    from kaffee.errors import ConfigError
+
+    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{there} is a file; the adapted model needs a folder. Choose another name with -o.")
+    if output.exists() and any(output.iterdir()):
+        raise ConfigError(f"{output} is not empty. Choose another folder with -o.")
+
+
+def _check_rows(given: str, rows: int, settings: "Adaptation", held_out: float) -> None:
+    """Refuse a context that is too short, in the numbers that the user gave."""
+    from kaffee.errors import DataError
+    from kaffee.foundation.context import IN_CONTEXT, fewest_rows
+
+    fewest = fewest_rows(settings, held_out)
+    if rows < fewest:
+        paper = f"; with --paper {fewest_rows(IN_CONTEXT, 0.0)} are enough" if held_out else ""
+        raise DataError(
+            f"{given}, of which {rows} are the context: too few to adapt on, which needs at least {fewest}{paper}. "
+            "Give more rows, or make more of them the context by --context."
+        )
+
+
+def _describe_free_run(checked: "Check", likeness: tuple[float, float] | None) -> str:
+    """Say how the core runs on its own; D_stsp of few rows is large even for the truth, hence the number beside it."""
+    from kaffee.certification.free_runs import MIN_ROWS
+
+    if checked.diverged_at:
+        return f"free run of the core: diverged at step {checked.diverged_at}"
+    rows = checked.protocol["num_steps"]
+    if math.isnan(checked.d_stsp_core):
+        return (
+            f"free run of the core: not compared, which needs {MIN_ROWS} complete rows that vary; {rows} are held out"
+        )
+    if likeness is None:
+        hint = "" if rows >= ENOUGH_ROWS else f"; {rows} rows are few: D_stsp would be large for the truth, too"
+        distances = f"D_stsp {checked.d_stsp_core:.2f}, D_H {checked.d_h_core:.3f}"
+        return f"free run of the core against the held-out rows: {distances}{hint}"
+    return (
+        f"free run of the core against {rows} true states: D_stsp {checked.d_stsp_core:.2f} (truth against truth "
+        f"{likeness[0]:.2f}), D_H {checked.d_h_core:.3f} ({likeness[1]:.3f})"
+    )
+
+
+def zeroshot(
+    data: Annotated[str, typer.Argument(help="A file, or the name of a system to simulate.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps to forecast.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the gate noise.")] = 0,
+    noise: Annotated[bool, typer.Option(help="Gate noise, which the model was trained with.")] = True,
+    model: Model = None,
+    context: Annotated[
+        int | None, typer.Option(min=3, help="Last rows to use as context; all of a file, 2000 of a system.")
+    ] = None,
+    columns: Columns = None,
+    recording: Annotated[int, typer.Option(min=0, help="Which recording of the file to continue.")] = 0,
+    embedding: Annotated[str, typer.Option(help="delay or positional: how fewer coordinates become three.")] = "delay",
+    delay: Annotated[int | None, typer.Option(help="Delay in steps; from the autocorrelation by default.")] = None,
+    period: Annotated[float | None, typer.Option(help="Period in steps, for positional.")] = None,
+    download: Download = False,
+    json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Forecast a series by the pretrained DynaMix: its last rows are the context, nothing is trained.
+
+    The first row of the output is one step after the last of the file (or of 2000 simulated steps of the system).
+    """
+    import jax
+    import numpy as np
+
+    from kaffee.data.reading import read_series
+    from kaffee.data.series import Series
+    from kaffee.data.writing import write_series
+    from kaffee.errors import ConfigError, KaffeeError
+    from kaffee.filtering.rollout import DIVERGENCE_BOUND
+    from kaffee.foundation.hub import obtain
+    from kaffee.foundation.weights import DEFAULT
+    from kaffee.foundation.zeroshot import zero_shot
+    from kaffee.systems.catalogue import get_system
+    from kaffee.systems.simulation import simulate
+
+    check_output(output, [data])
+    source = _find_data(data, columns)
+    if source.system is None:
+        series = read_series(source.paths[0], **source.options)
+    else:
+        simulation = simulate(get_system(source.system), SYSTEM_CONTEXT if context is None else context)
+        series = Series.from_arrays(simulation.observations, times=simulation.times, name=source.system)
+    if recording >= series.num_recordings:
+        raise ConfigError(f"There is no recording {recording}; {series.label} has {series.num_recordings}.")
+    values = series.recordings[recording]
+    if context is not None and context > len(values):
+        raise ConfigError(f"--context {context}: the recording has {len(values)} rows only.")
+    located = obtain(model or DEFAULT, download=download)
+    weights = _read(located)
+    core = weights.to_core()
+    forecast = zero_shot(
+        core,
+        values if context is None else values[-context:],
+        steps,
+        key=jax.random.key(seed) if noise else None,
+        embedding=embedding,  # type: ignore[arg-type]
+        delay=delay,
+        period=period,
+    )
+    left = forecast.diverged_at
+    if left == 1:
+        raise KaffeeError(
+            f"The forecast diverged in its first step: a state beyond {DIVERGENCE_BOUND:g} standard deviations. "
+            "Nothing was written. Are these the weights of a trained model?"
+        )
+    written = forecast.values.copy()
+    if left:
+        written[left - 1 :] = np.nan
+    times = None
+    if series.times is not None and series.time_step and output.suffix.lower() != ".npy":
+        times = series.times[recording][-1] + series.time_step * np.arange(1, steps + 1)
+    name = f"{series.name} forecast"
+    write_series(Series.from_arrays(written, columns=series.columns, times=times, name=name), output)
+    facts = {
+        "output": str(output),
+        "steps": steps,
+        "coordinates": len(series.columns),
+        "context": min(len(values), context or len(values)),
+        "embedding": forecast.embedding,
+        "delays": list(forecast.delays),
+        "periods": list(forecast.periods),
+        "diverged_at": left,
+        "model": core.origin,
+        "seed": seed if noise else None,
+    }
+    if json:
+        typer.echo(json_module.dumps(facts, indent=2))
+    else:
+        how = {"direct": "", "delay": f", delays {facts['delays']}", "positional": f", periods {facts['periods']}"}
+        typer.echo(
+            f"{output}: {steps} x {facts['coordinates']} from a context of {facts['context']}{how[forecast.embedding]}"
+        )
+        if left:
+            typer.echo(f"warning: the forecast diverged at step {left}; later values are missing.", err=True)
+    if left:
+        raise typer.Exit(3)
+
+
+def _read(located: "Located") -> Any:
+    """Read the weights of a model, and say on stderr why they may not be the published ones."""
+    weights = located.read()
+    if doubt := located.doubt(weights):
+        typer.echo(f"warning: {doubt}", err=True)
+    return weights
+
+
+@models.command("list")
+def list_models(json: Json = False) -> None:
+    """List the known models, where they are on this machine, and whose they are."""
+    from kaffee.errors import CheckpointError
+    from kaffee.foundation.hub import locate
+    from kaffee.foundation.weights import KNOWN
+
+    rows: list[dict[str, Any]] = []
+    for name, release in KNOWN.items():
+        try:
+            path: str | None = str(locate(name).weights)
+        except CheckpointError:
+            path = None
+        rows.append({"name": name, "path": path, "licence": release.licence, "attribution": release.attribution})
+    if json:
+        typer.echo(json_module.dumps(rows, indent=2))
+        return
+    for row in rows:
+        typer.echo(row["name"])
+        typer.echo(f"  {row['path'] or 'not on this machine; fetch it: kaffee models pull ' + row['name']}")
+        typer.echo(f"  {row['licence']}: {row['attribution']}")
+
+
+@models.command()
+def pull(
+    name: Annotated[str | None, typer.Argument(help="A model; see kaffee models list.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Copy from this file or folder instead of the network.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace another model that is there under this name.")
+    ] = False,
+) -> None:
+    """Bring a model to this machine: from its authors' hub (https), or from a path."""
+    from kaffee.foundation.hub import pull as bring
+    from kaffee.foundation.weights import DEFAULT, KNOWN
+
+    located = bring(name or DEFAULT, source=source, force=force)
+    release, weights = KNOWN[name or DEFAULT], _read(located)
+    typer.echo(f"{located.weights}: sha256 {weights.sha256[:12]}")
+    typer.echo(f"{release.licence}: {release.attribution}")
+
+
+@models.command()
+def show(
+    name: Annotated[str | None, typer.Argument(help="A model, a weight file or a folder.")] = None, json: Json = False
+) -> None:
+    """Show a model on this machine: sizes, gate noise, temperatures, checksum, licence."""
+    from rich.console import Console
+
+    from kaffee.foundation.hub import locate
+    from kaffee.foundation.weights import DEFAULT, KNOWN
+    from kaffee.records import jsonable
+    from kaffee.tables import Table
+
+    located = locate(name or DEFAULT)
+    weights = _read(located)
+    gate = {key.removeprefix("gating_network."): value for key, value in weights.tensors.items()}
+    facts: dict[str, Any] = {
+        **jsonable(weights.architecture),
+        "num_parameters": weights.num_parameters,
+        "sigma": [float(s) for s in gate["sigma"]],
+        "attention_temperature": float(abs(gate["softmax_temp1"][0])),
+        "expert_temperature": float(abs(gate["softmax_temp2"][0])),
+        "sha256": weights.sha256,
+    }
+    shapes = {  # the experts share theirs
+        key.replace("experts.0.", "experts.*."): list(value.shape)
+        for key, value in sorted(weights.tensors.items())
+        if not key.startswith("experts.") or key.startswith("experts.0.")
+    }
+    release = KNOWN.get(weights.name)
+    terms = {} if release is None else {"licence": release.licence, "attribution": release.attribution}
+    if json:
+        typer.echo(json_module.dumps({**facts, "tensors": shapes, "path": str(located.weights), **terms}, indent=2))
+        return
+    facts["sigma"] = " ".join(f"{s:.4f}" for s in facts["sigma"])
+    rows = [[key.replace("_", " "), value] for key, value in {**facts, **terms}.items()]
+    rows += [[f"tensor {key}", " x ".join(map(str, value))] for key, value in shapes.items()]
+    Console().print(Table(weights.name, ("", "value"), rows))
+    typer.echo(located.weights)
