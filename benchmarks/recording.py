@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from kaffee.certification.certificate import certify
-from kaffee.certification.check import check
 from kaffee.data.reading import read_series
 from kaffee.data.series import Series
 from kaffee.fitting.defaults import settings_for
@@ -66,9 +65,9 @@ def fitted(series: Series, seed: int) -> tuple[Fit, dict[str, Any]]:
     found = fit(series, settings_for(series, {"seed": seed}))
     seconds = time.perf_counter() - began
     stages = {"prior": found.prior.reconstruction, "kaffee": found.fitted.reconstruction}
-    checks = {name: check(model, found.test).to_dict() for name, model in stages.items()}
     certificate = certify(stages["kaffee"], found.train, found.test, prior=stages["prior"])
     stored = certificate.to_dict()
+    checks = stored["checks"]
     kept = {name: stored[name] for name in ("axes", "verdicts", "scores", "missing")}
     if stored["agreement"] is not None:
         kept["free_runs"] = {k: v for k, v in stored["agreement"].items() if k in MODELS}

@@ -1,11 +1,20 @@
-"""Results as plain values that JSON can hold."""
+"""Certify a surrogate on held-out data, without knowing the true system, and keep all that a report shows.
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar
+A certificate is one record in a folder (`certificate.json` and its arrays): verdicts, the numbers behind them, and the
+curves of every figure, so that a page can be drawn again without computing anything.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
+from kaffee.certification.check import Check, check
 from kaffee.certification.forecasts import Fan, Scores, default_horizons, forecast_fan, score_forecasts
 from kaffee.certification.free_runs import MIN_ROWS, Agreement, agreement
 from kaffee.certification.innovations import (
@@ -24,74 +33,29 @@ from kaffee.certification.verdicts import Status, Verdict, judge, worst
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.gaps import complete_rows
 from kaffee.data.series import Series
-from kaffee.errors import ConfigError, KaffeeError
+from kaffee.errors import CheckpointError, ConfigError, KaffeeError
 from kaffee.inference.matching import match_series
-
-EXACT = 200
-"""Numbers in an array that is written to the last digit; larger ones are there for figures, to six digits."""
-
-
-def plain(value: Any) -> Any:
-    """Dictionaries, lists, strings and numbers; None for numbers that are not finite.
-
-    >>> plain({"a": np.array([1.0, np.nan]), "b": np.int64(2)})
-    {'a': [1.0, None], 'b': 2}
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.ndarray) and value.size > EXACT:
-        short = [float(f"{x:.6g}") for x in value.ravel()]
-        return plain(np.reshape(short, value.shape).tolist())
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    return value
-
-
-# Whether held-out data are enough for a certificate, said before the work is done.
-
-
-def shortage(test: Series) -> str:
-    """A sentence about the checks that these held-out data are too few for; empty if there are none."""
-    warm_up = warm_up_of(test)
-    readings = sum(int((~np.isnan(values[warm_up:])).sum()) for values in test.recordings)
-    rows = len(complete_rows(test))
-    needs = []
-    if readings < MIN_ENTRIES:
-        after = f"after {warm_up} row{'s' * (warm_up > 1)} of warm-up"
-        needs.append(f"one-step predictions need {MIN_ENTRIES} readings, of which there are {readings} {after}")
-    if rows < MIN_ROWS:
-        needs.append(f"free runs need {MIN_ROWS} rows without gaps, of which there are {rows}")
-    if not needs:
-        return ""
-    held_out = f"{test.num_steps} held-out row{'s are' if test.num_steps > 1 else ' is'}"
-    return f"{held_out} too few for the certificate: {'; '.join(needs)}. Record more, or hold out more by test_fraction"
-
-
-# Certification without truth: everything that held-out data can say about a surrogate, and a verdict on each axis.
-
+from kaffee.inference.recordings import filter_recordings
+from kaffee.records import jsonable, read_record, write_record
+from kaffee.systems.simulation import Truth
 
 AXES = {1: "local probabilistic", 2: "stochastic free run", 3: "deterministic core"}
+EXACT = 200
+"""Numbers in an array that is written to the last digit; larger ones are there for figures, to six digits."""
+MAX_SHOWN_ROWS = 250
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class CertificationSettings:
-    """How much is computed.
+    """Set how much is computed.
 
     Attributes:
         num_starts: Held-out rows that forecasts start from.
-        members: Of a forecast ensemble.
+        members: Size of a forecast ensemble.
         horizons: Steps ahead; None: 1 and up to two decorrelation times of the training data.
-        divergence_runs, divergence_steps: Long free runs that are only watched.
-        seed: Of everything random.
+        divergence_runs, divergence_steps: Number and length of the free runs.
+        seed: Seed of everything random.
     """
 
     num_starts: int = 500
@@ -110,18 +74,51 @@ class CertificationSettings:
             raise ConfigError(f"horizons are steps ahead, each 1 or more, or None; not {self.horizons}.")
 
 
+class Withheld(NamedTuple):
+    """The filter's belief about one noise-free held-out coordinate while its readings are withheld for a while.
+
+    Attributes:
+        used: Which readings the filter saw.
+        mean, std: Of the belief, in data units.
+        start, stop: Times between which all readings were withheld.
+        truth: The noise-free values, if they are known.
+    """
+
+    column: str
+    times: Float[np.ndarray, " T"]
+    observed: Float[np.ndarray, " T"]
+    used: Bool[np.ndarray, " T"]
+    mean: Float[np.ndarray, " T"]
+    std: Float[np.ndarray, " T"]
+    start: float
+    stop: float
+    truth: Float[np.ndarray, " T"] | None
+
+
+class Losses(NamedTuple):
+    """The loss of one stage of training, averaged over updates so that a few hundred points remain."""
+
+    stage: str
+    loss: str
+    updates: Int[np.ndarray, " U"]
+    values: Float[np.ndarray, " U"]
+
+
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of a surrogate from data alone; a part that could not be had is None, with the reason in `missing`.
+    """What is known of a surrogate from data alone; a part that could not be computed is None.
 
     Attributes:
         verdicts: One for each check.
-        axes: The worst verdict of each axis.
         residuals, scores, spread, tangents: Axis 1.
         agreement: Axes 2 and 3.
         fan: One forecast, as a picture.
         missing: Why a part is None, by its name.
         about: Method, time step, data and settings.
+        withheld: One coordinate with readings withheld, as a picture.
+        checks: The prior and the model in a few numbers.
+        training: Loss curves, if the caller adds them.
+        page: Title, command and settings of the fit, if the caller adds them.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -133,6 +130,10 @@ class Certificate:
     fan: Fan | None
     missing: dict[str, str] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
+    withheld: Withheld | None = None
+    checks: dict[str, Check] = field(default_factory=dict)
+    training: tuple[Losses, ...] = ()
+    page: dict[str, Any] = field(default_factory=dict)
 
     @property
     def axes(self) -> dict[int, Status]:
@@ -140,9 +141,83 @@ class Certificate:
         return {axis: worst([v.status for v in self.verdicts if v.axis == axis]) for axis in AXES}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; numbers that are not finite become None."""
+        """Convert to JSON values without the trajectories; numbers that are not finite become None."""
         axes = {str(axis): {"name": AXES[axis], "status": status} for axis, status in self.axes.items()}
-        return {"axes": axes, **plain(self)}
+        free = None if self.agreement is None else replace(self.agreement, drawn={})
+        found = jsonable(replace(self, agreement=free), digits=6, exact=EXACT)
+        if free is not None:
+            del found["agreement"]["drawn"]
+        return {"axes": axes, **found}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the trajectories, which are kept beside the JSON values."""
+        return {} if self.agreement is None else {k: v.astype(np.float32) for k, v in self.agreement.drawn.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
+        """Build a certificate from the values of `to_dict` and `arrays`; NaN where JSON had no number."""
+        drawn = {name: np.asarray(run, np.float64) for name, run in arrays.items()}
+        free = values["agreement"]
+        whole = {**values, "agreement": None if free is None else {**free, "drawn": drawn}}
+        found: Self = _rebuild(cls, whole)
+        return found
+
+    def save(self, folder: Path, conclusion: Mapping[str, Any] | None = None) -> Path:
+        """Write the certificate to a folder; `conclusion` says what it was computed from."""
+        extra = {} if conclusion is None else {"conclusion": dict(conclusion)}
+        return write_record(folder, "certificate", self.arrays(), {**self.to_dict(), **extra})
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
+        """Read a certificate and its conclusion.
+
+        Raises:
+            CheckpointError: It is not there, damaged, or was written by a version that kept less.
+        """
+        arrays, values = read_record(folder, "certificate", "certificate")
+        try:
+            return cls.from_dict(values, arrays), values.get("conclusion", {})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"{folder}/certificate.json cannot be read by this version ({error!r}).") from error
+
+
+def _rebuild(hint: Any, value: Any) -> Any:
+    """Convert JSON values back to what a type hint says; the inverse of `jsonable` for the parts of a certificate."""
+    if value is None:
+        return math.nan if hint is float else None
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _rebuild(next(part for part in parts if part is not NoneType), value)
+    if hasattr(hint, "array_type"):  # an array with its shape
+        kind = hint.dtypes[0] if isinstance(hint.dtypes, tuple | list) else ""
+        return np.asarray(value, bool if "bool" in kind else int if "int" in kind else float)
+    if is_dataclass(hint) or hasattr(hint, "_fields"):
+        hints: Any = get_type_hints(hint)
+        return hint(**{name: _rebuild(hints[name], value[name]) for name in hints})
+    if origin is dict:
+        return {key: _rebuild(parts[1], item) for key, item in value.items()}
+    if origin is tuple and Ellipsis not in parts:
+        return tuple(_rebuild(part, item) for part, item in zip(parts, value, strict=True))
+    if origin in (tuple, list):
+        return origin(_rebuild(parts[0], item) for item in value)
+    return value
+
+
+def shortage(test: Series) -> str:
+    """Describe which checks these held-out data are too few for; empty if there are none."""
+    warm_up = warm_up_of(test)
+    readings = sum(int((~np.isnan(values[warm_up:])).sum()) for values in test.recordings)
+    rows = len(complete_rows(test))
+    needs = []
+    if readings < MIN_ENTRIES:
+        after = f"after {warm_up} row{'s' * (warm_up > 1)} of warm-up"
+        needs.append(f"one-step predictions need {MIN_ENTRIES} readings, of which there are {readings} {after}")
+    if rows < MIN_ROWS:
+        needs.append(f"free runs need {MIN_ROWS} rows without gaps, of which there are {rows}")
+    if not needs:
+        return ""
+    held_out = f"{test.num_steps} held-out row{'s are' if test.num_steps > 1 else ' is'}"
+    return f"{held_out} too few for the certificate: {'; '.join(needs)}. Record more, or hold out more by test_fraction"
 
 
 def certify(
@@ -151,6 +226,7 @@ def certify(
     test: Series,
     *,
     prior: Reconstruction | None = None,
+    truth: Truth | None = None,
     settings: CertificationSettings | None = None,
     any_step: bool = False,
     watch: Callable[[str], object] | None = None,
@@ -159,17 +235,20 @@ def certify(
 
     Args:
         train: What it was trained on, for baselines and tangents; in data units, gaps and several recordings are fine.
-        test: Held-out data, likewise.
+        test: Held-out data in data units.
         prior: The deterministic surrogate that it was made of, to be compared with.
+        truth: The true system's states, if they are known; shown beside the results, no verdict uses them.
         any_step: Accept a time step that is not the model's.
         watch: Told the name of each stage as it begins.
     """
     settings = settings or CertificationSettings()
     train, test = (match_series(reconstruction, series, any_step=any_step) for series in (train, test))
+    if truth is not None and truth.states.shape[1] != len(test.columns):
+        truth = None  # the model has other coordinates than the system
     missing: dict[str, str] = {}
 
     def part(name: str, title: str, make: Callable[[], T]) -> T | None:
-        """A part, or the reason why there is none; only what kaffee raises on purpose is a reason."""
+        """Compute a part, or note why it cannot be; only what kaffee raises on purpose is a reason."""
         if watch is not None:
             watch(title)
         try:
@@ -210,6 +289,7 @@ def certify(
             test,
             prior=prior,
             linear=linear,
+            truth=None if truth is None else np.concatenate([truth.states, truth.again]),
             runs=settings.divergence_runs,
             steps=settings.divergence_steps,
             seed=seed,
@@ -227,4 +307,60 @@ def certify(
         "test": {"steps": test.num_steps, "recordings": test.num_recordings, "fingerprint": test.fingerprint},
         "settings": asdict(settings),
     }
-    return Certificate(verdicts, residuals, scores, spread, tangents, free, fan, missing, about)
+    checks: dict[str, Check] = {}
+    count, steps = settings.divergence_runs, settings.divergence_steps
+    if prior is not None:
+        known = None
+        if free is not None and free.prior_core is not None:
+            known = (free.prior_core, free.prior_exponents, free.num_rows)
+        checks["prior"] = check(prior, test, runs=count, steps=steps, free=known)
+    known = None if free is None else (free.core, free.exponents, free.num_rows)
+    checks[reconstruction.method] = check(
+        reconstruction, test, runs=count, steps=steps, residuals=residuals, free=known
+    )
+    return Certificate(
+        verdicts,
+        residuals,
+        scores,
+        spread,
+        tangents,
+        free,
+        fan,
+        missing,
+        about,
+        withheld=_withhold_readings(reconstruction, test, None if truth is None else truth.test_states),
+        checks=checks,
+    )
+
+
+def _withhold_readings(
+    reconstruction: Reconstruction, test: Series, truth: Float[np.ndarray, "T N"] | None = None
+) -> Withheld | None:
+    """Filter the first coordinate of the longest recording with the middle fifth of the readings withheld.
+
+    Args:
+        truth: The noise-free states behind the held-out data of one recording.
+
+    Returns:
+        None if there are too few readings for that.
+    """
+    recording = max(test.recordings, key=len)
+    shown = min(MAX_SHOWN_ROWS, len(recording) - 1)
+    gap = slice(2 * shown // 5, 3 * shown // 5)
+    seen = recording[: shown + 1].copy()
+    seen[1:][gap] = np.nan
+    if shown < 5 or np.isnan(seen).all(axis=0).any() or np.isnan(recording[1 : shown + 1, 0]).all():
+        return None
+    (belief,) = filter_recordings(reconstruction, Series.from_arrays(seen, columns=test.columns))
+    times = reconstruction.dt * np.arange(1, shown + 1)
+    return Withheld(
+        column=test.columns[0],
+        times=times,
+        observed=recording[1 : shown + 1, 0],
+        used=~np.isnan(seen[1:, 0]),
+        mean=belief.mean[1:, 0],
+        std=belief.std[1:, 0],
+        start=float(times[gap.start]),
+        stop=float(times[gap.stop - 1]),
+        truth=None if truth is None else truth[1 : shown + 1, 0],
+    )

@@ -1,41 +1,46 @@
-"""A first check of a surrogate: does it predict, is it calibrated, does its free run stay on the attractor?
+"""Summarise a model in a few numbers, by the estimators of the certificate."""
 
-The full three-axis evaluation needs the true system; this needs a reference trajectory only.
-"""
-
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from kaffee.certification.free_runs import CORE_SEED, MIN_ROWS, TRANSIENT, compare_attractors
+from kaffee.certification.free_runs import (
+    CORE_SEED,
+    MAX_ROWS,
+    MIN_KEPT,
+    MIN_ROWS,
+    TRANSIENT,
+    Exponents,
+    RunSummary,
+    average_exponents,
+    run_freely,
+    summarise_runs,
+)
+from kaffee.certification.innovations import JUDGED, Residuals, Starts, filter_pass, residual_checks
 from kaffee.checkpoint.reconstruction import Reconstruction
-from kaffee.data.gaps import complete
+from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, longest_stretch
 from kaffee.data.series import Series
-from kaffee.data.windows import padded
-from kaffee.filtering.rollout import core_key_of, free_run
-from kaffee.filtering.sweep import Filtered, run_filter
-from kaffee.metrics.calibration import coverage
-from kaffee.metrics.lyapunov import lyapunov_spectrum
-
-# The shortest free run: exponents of fewer steps say nothing, however short the reference is.
-MIN_STEPS = 1000
+from kaffee.errors import DataError
+from kaffee.filtering.evaluation import Target
+from kaffee.records import jsonable
 
 
 @dataclass(frozen=True)
 class Check:
-    """The numbers of a first check; `protocol` says how they were made.
+    """Summarise a model in a few numbers; `protocol` says how they were computed.
 
     Attributes:
-        nll: One-step innovation NLL per observed entry on held-out data, in standardised units.
-        coverage_90: Share of held-out observations inside their 90 % predictive interval.
-        d_stsp_core: State-space divergence of the core's free run from the reference; infinite if it left the
-            attractor, NaN if the reference has fewer than MIN_ROWS complete rows.
-        d_h_core: Hellinger distance of their power spectra; NaN in both cases.
+        nll: One-step NLL per held-out reading, in standardised units.
+        coverage_90: Share of held-out readings inside their 90 % band.
+        d_stsp_core: D_stsp of the core's free runs by kernel densities, the median of those that did not diverge; NaN
+            if all did, or if there are fewer than `MIN_ROWS` complete rows to compare with.
+        d_h_core: Median Hellinger distance of their power spectra; NaN in these cases, and where rows have gaps.
         lambda_1: Largest Lyapunov exponent of the core, per unit of time.
-        diverged_at: Step at which the free run left the attractor; 0 if it did not.
+        diverged_at: The earliest step at which a free run left the attractor; 0 if none did.
+        num_diverged: How many did.
     """
 
     nll: float
@@ -44,46 +49,17 @@ class Check:
     d_h_core: float
     lambda_1: float
     diverged_at: int
+    num_diverged: int
     protocol: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; non-finite numbers become None."""
-        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()}
+        """Convert to JSON values; numbers that are not finite become None."""
+        found: dict[str, Any] = jsonable(self)
+        return found
 
 
-def filter_series(reconstruction: Reconstruction, series: Series) -> tuple[Filtered, Array, Array]:
-    """Filter a series in data units; returns the moments, the standardised rows and their mask."""
-    standard = series.standardised(reconstruction.scaler)
-    x, mask = padded(standard, reconstruction.model.dtype)
-    return run_filter(reconstruction.model, x, mask, reconstruction.filter), x, mask
-
-
-def core_trajectory(
-    reconstruction: Reconstruction, start: Float[np.ndarray, " N"], num_steps: int
-) -> tuple[Float[np.ndarray, "T N"], Float[Array, "T M"], int]:
-    """The core's free run from an observation: in data units, as latent states, and where it diverged (0: nowhere).
-
-    Shell off; a core that draws noise of its own does so from CORE_SEED.
-    """
-    model = reconstruction.model
-    x = jnp.asarray(reconstruction.scaler.transform(np.asarray(start)), model.dtype)
-    noise = core_key_of(model.core, CORE_SEED)
-    run = free_run(model, model.embed(x[None]), num_steps, core_key=noise, transient=TRANSIENT)
-    observations = np.asarray(run.observations[0], np.float64)
-    return reconstruction.scaler.inverse(observations), run.states[0], int(run.diverged_at[0])
-
-
-def compare_runs(
-    reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], *, least: int = 4
-) -> tuple[float, float]:
-    """(D_stsp, D_H) of `compare_attractors`."""
-    return compare_attractors(reference, generated, least=least)[:2]
-
-
-def start_row(reconstruction: Reconstruction, recording: Float[np.ndarray, "T N"]) -> Float[np.ndarray, " N"]:
-    """A row to start a free run from: the first complete one, else the mean of the training data."""
-    rows = complete(recording)
-    return rows[0] if len(rows) else reconstruction.scaler.mean
+FreeRuns = tuple[RunSummary, Exponents | None, int]
+"""Free runs of a core: what became of them, their exponents, and the number of rows that they were compared with."""
 
 
 def check(
@@ -91,40 +67,75 @@ def check(
     test: Series,
     *,
     reference: Float[np.ndarray, "T N"] | None = None,
-    num_steps: int = 20_000,
+    runs: int = 20,
+    steps: int = 20_000,
+    residuals: Residuals | None = None,
+    free: FreeRuns | None = None,
 ) -> Check:
-    """Check a surrogate on held-out data.
+    """Summarise a surrogate on held-out data.
 
     Args:
-        reference: Clean states in data units, if they are known; the longest held-out recording otherwise.
-        num_steps: At most this many steps of the reference and of the free run are compared.
+        reference: States in data units that free runs are compared with; the held-out data by default.
+        runs, steps: How many free runs, and how long at least.
+        residuals, free: Parts that a certificate has computed already.
     """
-    kind = "clean states" if reference is not None else "held-out recording"
-    reference = max(test.recordings, key=len) if reference is None else reference
-    reference = reference[:num_steps]
-    filtered, _, mask = filter_series(reconstruction, test)
-    seen = np.asarray(mask[:, 1:])
-    start = start_row(reconstruction, reference)
-    generated, states, diverged_at = core_trajectory(reconstruction, start, max(len(reference), MIN_STEPS))
-    d_stsp, d_h = compare_runs(reference, generated[: len(reference)], least=MIN_ROWS)
-    if diverged_at:
-        # Perhaps later than the rows that are compared; and a spectrum knows no size.
-        d_stsp, d_h = np.nan if np.isnan(d_stsp) else np.inf, np.nan
-    spectrum = lyapunov_spectrum(reconstruction.model.core.exact(), states, num_exponents=1, dt=reconstruction.dt)
+    local = _check_innovations(reconstruction, test) if residuals is None else residuals
+    summary, exponents, num_rows = free or _compare_runs(reconstruction, test, reference, runs, steps)
     return Check(
-        nll=float(np.asarray(filtered.nll, np.float64).sum() / seen.sum()) if seen.any() else np.nan,
-        coverage_90=coverage(np.asarray(filtered.innovations), np.asarray(filtered.predicted_std), 0.9, seen),
-        d_stsp_core=d_stsp,
-        d_h_core=d_h,
-        lambda_1=spectrum.maximal,
-        diverged_at=diverged_at,
+        nll=math.nan if local is None else local.nll_standard,
+        coverage_90=math.nan if local is None else local.coverage[f"{JUDGED:g}"],
+        d_stsp_core=summary.typical.d_stsp,
+        d_h_core=summary.typical.d_h,
+        lambda_1=math.nan if exponents is None else float(exponents.values[0]),
+        diverged_at=summary.first,
+        num_diverged=summary.diverged,
         protocol={
-            "reference": kind,
-            "num_steps": len(reference),
+            "reference": f"{num_rows} {'held-out rows' if reference is None else 'given states'}",
+            "num_steps": num_rows,
+            "num_runs": runs,
             "transient": TRANSIENT,
             "core_seed": CORE_SEED if reconstruction.model.core.noise_dim else None,
-            "d_stsp": "histogram, 30 bins" if reference.shape[1] <= 3 else "Gaussian mixture, variance 1",
-            "d_h": "Gaussian smoothing of 20 bins",
-            "nll": "one step, standardised units",
+            "d_stsp": "kernel densities, median of free runs",
+            "d_h": "Gaussian smoothing of 20 bins, median of free runs",
+            "nll": "one step, standardised units, after the warm-up",
         },
     )
+
+
+def compare_runs(reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"]) -> tuple[float, float]:
+    """Return D_stsp and D_H of a run from a complete reference, by the estimators of a check."""
+    distances = Target(reference[:MAX_ROWS], "kernel", length=len(reference[:MAX_ROWS])).measure([generated])
+    return distances[0][:2]
+
+
+def _check_innovations(reconstruction: Reconstruction, test: Series) -> Residuals | None:
+    """Check the innovations, however few; None if there is nothing to predict."""
+    nowhere = Starts(np.zeros(0, int), np.zeros(0, int))
+    try:
+        return residual_checks(filter_pass(reconstruction, test, nowhere), least=1)
+    except DataError:
+        return None
+
+
+def _compare_runs(
+    reconstruction: Reconstruction,
+    test: Series,
+    reference: Float[np.ndarray, "T N"] | None,
+    num_runs: int,
+    steps: int,
+) -> FreeRuns:
+    """Compare the ends of free runs of the core with the longest complete stretch, or with all complete rows."""
+    given = (longest_stretch(test) if reference is None else reference)[:MAX_ROWS]
+    rows = complete(given)
+    in_order = len(rows) == len(given)
+    if reference is None and len(rows) < MIN_ROWS:
+        rows, in_order = complete_rows(test)[:MAX_ROWS], False
+    starts = rows[evenly(len(rows), num_runs)] if len(rows) else reconstruction.scaler.mean[None]
+    end = max(len(rows), MIN_KEPT)
+    varying = ~constant_columns(rows) if len(rows) >= MIN_ROWS else np.zeros(rows.shape[1], bool)
+    target = Target(rows, "kernel", spectra=in_order, length=len(rows), columns=varying)
+    free = run_freely(reconstruction, starts, target, end, transient=max(steps - end, TRANSIENT))
+    exponents = average_exponents(free, reconstruction.dt)
+    if not varying.any():
+        free = replace(free, observations=free.observations[:0])  # nothing to compare with
+    return summarise_runs(free), exponents, len(rows)

@@ -1,4 +1,4 @@
-"""`kaffee report` and `kaffee compare`: certify finished runs again, and look at several beside each other."""
+"""Draw the reports of finished runs, and compare several: `kaffee report` and `kaffee compare`."""
 
 import json as json_module
 from pathlib import Path
@@ -22,18 +22,27 @@ def report(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Certify finished runs on held-out data and write their report.html; `kaffee fit` ends with the same.
+    """Draw the report.html of finished runs again from their certificates; certify first what has none.
 
     With --on, recordings that have nothing to do with training are the held-out data; page and certificate then go to
     the folder on-NAME of the run, beside its own, and `kaffee compare RUN/on-NAME ...` finds them there.
     """
-    from kaffee.cli.conclusion import conclude, show
+    from kaffee.certification.certificate import Certificate
+    from kaffee.cli.conclusion import Conclusion, conclude, draw, show, why_stale
     from kaffee.fitting.run import Run
 
     for path in runs:
-        run = Run.open(path, core=core)
-        run = run.on(on) if on else run
-        show(conclude(run.output, run.fit, run.loaded, title=run.title, doubt=run.doubt, quiet=quiet), json=json)
+        reason = "--on names other data" if on else why_stale(path)
+        if reason:
+            if not quiet:
+                typer.echo(f"{path}: certifying, since {reason}", err=True)
+            run = Run.open(path, core=core)
+            run = run.on(on) if on else run
+            done = conclude(run.output, run.fit, run.loaded, title=run.title, doubt=run.doubt, quiet=quiet)
+        else:
+            done = Conclusion(Certificate.load(path)[0], path)
+            draw(path, done.certificate)
+        show(done, json=json)
 
 
 def compare(
@@ -52,7 +61,7 @@ def compare(
         raise ConfigError(f"Name two runs or more to compare, such as: kaffee compare {runs[0]} other")
     own_pages = [(run / "report.html").resolve() for run in runs]
     if output.suffix.lower() not in (".html", ".htm") or output.resolve() in own_pages:
-        raise ConfigError(f"-o {output} is no place for the page. Choose another name, such as compare.html.")
+        raise ConfigError(f"-o {output} must end in .html and must not overwrite a run's report, such as compare.html.")
     certificates = {_label(run, runs): read_certificate(run) for run in runs}
     table = comparison_table(certificates)
     write_atomically(output, compared_page(certificates).to_html().encode())
@@ -65,6 +74,6 @@ def compare(
 
 
 def _label(run: Path, runs: list[Path]) -> str:
-    """The folder's name, or its path where two have the same."""
+    """Return the folder's name, or its path where two have the same."""
     same = sum(other.name == run.name for other in runs) > 1
     return str(run) if same or not run.name else run.name

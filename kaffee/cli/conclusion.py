@@ -1,10 +1,9 @@
-"""How every run ends: certified on held-out data, with a report in its folder."""
+"""Conclude a run: certify it on held-out data, keep the certificate, and draw its report."""
 
 import hashlib
 import json as json_module
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,43 +11,33 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
+    from kaffee.certification.certificate import Certificate, Losses
     from kaffee.fitting.pipeline import Fit, Stage
     from kaffee.fitting.run import Loaded, Run
-    from kaffee.fitting.settings import FitSettings
-    from kaffee.report.page import Report
-    from kaffee.tables import Table
+
+MAX_LOSSES = 500
+"""Points of a loss curve."""
 
 
 class Conclusion(NamedTuple):
-    """What is known of a run at its end: JSON values, tables for a terminal, and where the page is."""
+    """A certificate, the folder with its page, and the stages it is about if they were loaded."""
 
-    stages: "tuple[Stage, Stage]"
-    checks: dict[str, Any]
-    certificate: Mapping[str, Any]
-    tables: "Sequence[Table]"
-    page: Path
+    certificate: "Certificate"
+    output: Path
+    stages: "tuple[Stage, ...]" = ()
 
 
-def conclude(
-    output: Path,
-    result: "Fit",
-    loaded: "Loaded",
-    *,
-    title: str,
-    quiet: bool,
-    doubt: str = "",
-) -> Conclusion:
-    """Certify, and write checks, certificate, pictures and page to a folder.
+def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet: bool, doubt: str = "") -> Conclusion:
+    """Certify a fit, draw its report and store the certificate.
 
     Args:
-        doubt: Why the held-out data are not held out, if so.
+        doubt: Warning if test rows also occur in the training data; empty otherwise.
     """
     from rich.console import Console
 
-    from kaffee.records import write_atomically, write_json
-    from kaffee.report.fit_report import report_fit
-    from kaffee.report.page import png
-    from kaffee.report.sections import stored_certificate, verdict_table
+    from kaffee.certification.certificate import Certificate, certify
+    from kaffee.fitting.config import to_toml
+    from kaffee.report.sections import result_table, verdict_table
 
     console = Console(stderr=True)
 
@@ -58,85 +47,128 @@ def conclude(
 
     if doubt:
         console.print(f"warning: {doubt}", style="yellow", markup=False, soft_wrap=True)
-    command = shlex.join(["kaffee", *sys.argv[1:]])
-    report = report_fit(result, title=title, command=command, truth=loaded.truth, watch=watch)
-    stages = (result.prior, result.fitted)
-    tables = [report.table, verdict_table(report.certificate)]
-    checks = {name: check.to_dict() for name, check in report.checks.items()}
-    certificate = stored_certificate(report.certificate)
-    certificate["about"] |= {"warning": doubt} if doubt else {}
-    certificate["conclusion"] = {
-        "made_of": made_of(stages, result.settings, loaded),
-        "tables": [table.to_record() for table in tables],
+    prior, fitted = result.prior.reconstruction, result.fitted.reconstruction
+    certificate = certify(fitted, result.train, result.test, prior=prior, truth=loaded.truth, watch=watch)
+    origin = fitted.provenance
+    page = {
+        "title": title,
+        "summary": f"Pretraining: {result.prior.report}. Adaptation: {result.fitted.report}.",
+        "settings": to_toml(result.settings),
+        "true_lambda_1": None if loaded.truth is None else loaded.truth.lambda_1,
+        "provenance": {
+            "command": shlex.join(["kaffee", *sys.argv[1:]]),
+            "seed": origin["seed"],
+            "data": origin["fingerprint"],
+            "held-out data": certificate.about["test"]["fingerprint"],
+            **origin["versions"],
+        },
     }
-    write_json(output / "checks.json", checks)
-    for name, figure in report.pictures.items():
+    certificate = replace(
+        certificate,
+        about={**certificate.about, **({"warning": doubt} if doubt else {})},
+        training=(
+            _thin_losses("Pretraining", "squared error", result.prior),
+            _thin_losses(f"Adaptation ({result.settings.method})", "NLL per entry", result.fitted),
+        ),
+        page=page,
+    )
+    # As a reader of the stored certificate sees it, so that drawing it again gives the same page.
+    certificate = Certificate.from_dict(certificate.to_dict(), certificate.arrays())
+    draw(output, certificate)
+    tables = [table.to_record() for table in (result_table(certificate), verdict_table(certificate))]
+    # Written last: whoever finds it may take everything else for done.
+    run = output if (output / "run.json").exists() else output.parent
+    certificate.save(output, {"made_of": _made_of(run), "tables": tables})
+    return Conclusion(certificate, output, (result.prior, result.fitted))
+
+
+def _thin_losses(stage: str, loss: str, done: "Stage") -> "Losses":
+    """Average the losses of neighbouring updates so that at most `MAX_LOSSES` remain."""
+    import numpy as np
+
+    from kaffee.certification.certificate import Losses
+
+    blocks = np.array_split(np.asarray(done.losses, np.float64), min(MAX_LOSSES, max(len(done.losses), 1)))
+    ends = np.cumsum([len(block) for block in blocks])
+    finite = [block[np.isfinite(block)] for block in blocks]
+    values = np.array([block.mean() if len(block) else np.nan for block in finite])
+    return Losses(stage, loss, ends, values)
+
+
+def draw(output: Path, certificate: "Certificate") -> None:
+    """Write the page, its still figures and the checks to a folder."""
+    from kaffee.records import write_atomically, write_json
+    from kaffee.report.page import png
+    from kaffee.report.sections import certificate_page
+    from kaffee.report.stills import draw_stills
+
+    write_json(output / "checks.json", {name: check.to_dict() for name, check in certificate.checks.items()})
+    for name, figure in draw_stills(certificate).items():
         write_atomically(output / f"{name}.png", png(figure))
-    page = output / "report.html"
-    write_atomically(page, _doubted(report.page, doubt).to_html().encode())
-    # Last, since who finds it takes all else for done.
-    write_json(output / "certificate.json", certificate)
-    return Conclusion(stages, checks, certificate, tables, page)
+    write_atomically(output / "report.html", certificate_page(certificate).to_html().encode())
 
 
-def stored_conclusion(folder: "Run", settings: "FitSettings", loaded: "Loaded") -> Conclusion | None:
-    """What a finished run concluded, if it was this version that did so, from the models and data that are there."""
+def stored_conclusion(run: "Run") -> Conclusion | None:
+    """Return what a finished run concluded, if this version did so from the models and data that are there."""
+    from kaffee.certification.certificate import Certificate
+
+    if not (run.path / "report.html").exists() or why_stale(run.path):
+        return None
+    prior, fitted = (run.finished(name) for name in ("prior", run.settings.method))
+    if prior is None or fitted is None:
+        return None
+    return Conclusion(Certificate.load(run.path)[0], run.path, (prior, fitted))
+
+
+def why_stale(run: Path) -> str:
+    """Say why the stored certificate of a run cannot be drawn; empty if it can."""
+    from kaffee.certification.certificate import Certificate
     from kaffee.errors import CheckpointError
-    from kaffee.records import read_json
-    from kaffee.report.compare import read_certificate
-    from kaffee.tables import Table
 
-    page = folder.path / "report.html"
-    prior, fitted = (folder.finished(name) for name in ("prior", settings.method))
-    if prior is None or fitted is None or not page.exists():
-        return None
+    if not (run / "certificate.json").exists():
+        return "there is no certificate yet"
     try:
-        certificate = read_certificate(folder.path)
-        checks = read_json(folder.path / "checks.json", "check")
-        made, tables = (certificate["conclusion"][key] for key in ("made_of", "tables"))
-        tables = [Table(**table) for table in tables]
-        same = made == made_of((prior, fitted), settings, loaded)
-    except (CheckpointError, KeyError, TypeError):
-        return None
-    return Conclusion((prior, fitted), checks, certificate, tables, page) if same else None
+        made = Certificate.load(run)[1].get("made_of", {})
+        changed = [key for key, value in _made_of(run).items() if value != made.get(key)]
+    except CheckpointError:
+        return "the stored certificate is damaged or another version wrote it"
+    return f"the stored certificate is about other {' and '.join(changed)}" if changed else ""
 
 
-def made_of(stages: "tuple[Stage, Stage]", settings: "FitSettings", loaded: "Loaded") -> dict[str, Any]:
-    """What decides a conclusion: models, data, the user's code if there is any, and the version that looked at them."""
+def _made_of(run: Path) -> dict[str, Any]:
+    """Return what decides a certificate: version, models, data and the user's code; from files, nothing is loaded."""
     from kaffee import __version__
     from kaffee.fitting.initial_core import is_own
-    from kaffee.inference.online import fingerprint
+    from kaffee.fitting.run import Run
+    from kaffee.records import read_json
 
+    folder = Run(run)
+    settings = folder.settings
     start = settings.core.start
     own = Path(start.rpartition(":")[0]).read_bytes() if start is not None and is_own(start) else b""
+    stages = ("prior", settings.method)
     return {
         "kaffee": __version__,
-        "models": [fingerprint(stage.reconstruction) for stage in stages],
-        "data": loaded.series.fingerprint,
+        "models": [read_json(run / name / "model.json", "model").get("sha256") for name in stages],
+        "data": folder.record["data"]["fingerprint"],
         "core": hashlib.sha256(own).hexdigest(),
     }
 
 
-def show(found: Conclusion, *, json: bool) -> None:
-    """Tables, why checks did not pass and the name of the page, or JSON."""
+def show(conclusion: Conclusion, *, json: bool) -> None:
+    """Print the tables, why checks did not pass and the name of the page, or JSON."""
     from rich.console import Console
 
-    from kaffee.report.deciding import reasons
+    from kaffee.report.page import reasons
+    from kaffee.report.sections import result_table, verdict_table
 
+    certificate = conclusion.certificate
     if json:
-        typer.echo(json_module.dumps({**found.checks, "axes": found.certificate["axes"]}, indent=2))
+        checks = {name: check.to_dict() for name, check in certificate.checks.items()}
+        typer.echo(json_module.dumps({**checks, "axes": certificate.to_dict()["axes"]}, indent=2))
         return
-    for table in found.tables:
+    for table in (result_table(certificate), verdict_table(certificate)):
         Console().print(table)
-    for line in reasons(found.certificate["verdicts"]):
+    for line in reasons(vars(verdict) for verdict in certificate.verdicts):
         typer.echo(line)
-    typer.echo(f"Report: {found.page}")
-
-
-def _doubted(page: "Report", doubt: str) -> "Report":
-    """The page with a warning on its first screen and in its provenance."""
-    if not doubt:
-        return page
-    return replace(
-        page, subtitle=f"{page.subtitle}. Warning: {doubt}", provenance={**page.provenance, "warning": doubt}
-    )
+    typer.echo(f"Report: {conclusion.output / 'report.html'}")

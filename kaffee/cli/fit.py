@@ -141,7 +141,7 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
         console.print(f"warning: {note}", **warn)
     if is_own(settings.core.start):
         run.core = settings.core.start  # whoever fits or resumes names the code; other commands must be told
-    known = stored_conclusion(run, settings, loaded)
+    known = stored_conclusion(run)
     if known is None:
         if certify and (few := shortage(loaded.series.split(1.0 - settings.test_fraction)[1])):
             console.print(f"warning: {few}", **warn)
@@ -158,7 +158,7 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
     report = shlex.join(["kaffee", "report", str(run.path), *core])
     if known is not None:
         if not quiet:
-            typer.echo(f"Done before, nothing is repeated. To certify again: {report}", err=True)
+            typer.echo(f"Done before, nothing is repeated. To draw the report again: {report}", err=True)
         show(known, json=json)
     elif certify:
         show(conclude(run.output, result, loaded, title=run.title, quiet=quiet), json=json)

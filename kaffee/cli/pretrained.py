@@ -142,13 +142,12 @@ def adapt(
 
 def _check(result: "Fit", loaded: "Loaded") -> "tuple[Check | None, tuple[float, float] | None]":
     """Check the adapted model; for a simulated system also compare two stretches of its true states."""
-    from kaffee.certification.check import check
-    from kaffee.certification.free_runs import compare_attractors
+    from kaffee.certification.check import check, compare_runs
 
     reference, likeness = None, None
     if loaded.truth is not None:
         reference = loaded.truth.states
-        likeness = compare_attractors(reference, loaded.truth.again)[:2]
+        likeness = compare_runs(reference, loaded.truth.again)
     if result.test.num_steps < 2:
         return None, likeness
     return check(result.fitted.reconstruction, result.test, reference=reference), likeness

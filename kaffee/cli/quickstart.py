@@ -1,4 +1,4 @@
-"""`kaffee quickstart`: from nothing to a probabilistic surrogate of noisy Lorenz-63."""
+"""Fit noisy Lorenz-63 in one command: `kaffee quickstart`."""
 
 from pathlib import Path
 from typing import Annotated, Any

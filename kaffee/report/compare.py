@@ -1,130 +1,17 @@
-"""Runs beside each other: their numbers in one table, their curves in one plot."""
+"""Compare the certificates of several runs: one table of numbers, one page of overlaid figures."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kaffee.data.validation import quoted
-from kaffee.errors import CheckpointError, ConfigError
+from kaffee.errors import CheckpointError
 from kaffee.records import read_json
-from kaffee.report.deciding import decided_by
-from kaffee.report.interactive.calibration import coverage, estimates
-from kaffee.report.interactive.marks import Band, Bars, Curve, Mark, Points
-from kaffee.report.interactive.plot import Axis, Panel, Plot
-from kaffee.report.interactive.styles import CYCLE
-from kaffee.report.page import Report, Section
+from kaffee.report import figures
+from kaffee.report.page import Picture, Report, Section, decided_by
+from kaffee.report.sections import spectra_curves
 from kaffee.tables import Table
-
-SHARED = ("truth", "data", "history", "ideal", "expected", "observation")
-"""Names of what does not belong to a run: shown once."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number of every run.
-
-    Attributes:
-        values: One for each run; None where there is none.
-        best: "low", "high", or the value to be near to; None: none is better than another.
-        error: Standard error of a difference. Runs whose difference is below two of them are alike.
-    """
-
-    name: str
-    values: Sequence[float | None]
-    best: str | float | None = "low"
-    error: float = 0.0
-
-    def winner(self) -> int | None:
-        """Which run is better than all others that have the number, if one is.
-
-        >>> Metric("nll", [0.5, 0.4]).winner(), Metric("cover 90", [0.89, 0.8], best=0.9).winner()
-        (1, 0)
-        >>> Metric("nll", [0.5, 0.4], error=0.1).winner() is None
-        True
-        """
-        if self.best is None:
-            return None
-        ranked = sorted((self._badness(value), i) for i, value in enumerate(self.values))
-        if len(ranked) < 2 or not math.isfinite(ranked[1][0]):
-            return None
-        return ranked[0][1] if ranked[1][0] - ranked[0][0] > 2 * self.error else None
-
-    def _badness(self, value: float | None) -> float:
-        if value is None or math.isnan(value):
-            return math.inf
-        if self.best in ("low", "high"):
-            return value if self.best == "low" else -value
-        if isinstance(self.best, str):
-            raise ConfigError(f"The best of '{self.name}' is '{self.best}'. Allowed: low, high or a number.")
-        return abs(value - float(self.best or 0.0))
-
-
-def side_by_side(title: str, runs: Sequence[str], metrics: Sequence[Metric], *, note: str = "") -> Table:
-    """Runs as columns, metrics as rows, and the better run of each by name: a mark that every format can show."""
-    rows: list[list[Any]] = []
-    for metric in metrics:
-        if len(metric.values) != len(runs):
-            raise ConfigError(
-                f"'{metric.name}' has {len(metric.values)} values for {len(runs)} runs; give one for each."
-            )
-        winner = metric.winner()
-        rows.append([metric.name, *metric.values, "–" if winner is None else runs[winner]])
-    return Table(title, ("metric", *runs, "better"), rows, note=note)
-
-
-def overlay(plots: Mapping[str, Plot], *, title: str | None = None, shared: Sequence[str] = SHARED) -> Plot:
-    """The same plot of several runs in one: a colour for each run, and what all of them share drawn once.
-
-    Args:
-        plots: By name of the run; panels that not all of them have are left out.
-        title: None: that of the first.
-        shared: Names of marks that are the same in all runs.
-    """
-    if not plots:
-        raise ConfigError("There is no plot to lay over another. Give the plots of two runs.")
-    first = next(iter(plots.values()))
-    panels = {run: panels_of(plot) for run, plot in plots.items()}
-    keys = common_panels(plots)
-    if not keys:
-        raise ConfigError(f"The plots '{first.title}' of {', '.join(plots)} have no panel in common.")
-    merged = {key: _merged({run: found[key] for run, found in panels.items()}, shared) for key in keys}
-    if isinstance(first.panels, Mapping):
-        return replace(first, title=title or first.title, panels=merged)
-    return replace(first, title=title or first.title, panels=merged[""].marks)
-
-
-def common_panels(plots: Mapping[str, Plot]) -> list[Any]:
-    """The names of the panels that all plots have, in the order of the first."""
-    first, *others = map(panels_of, plots.values())
-    return [key for key in first if all(key in found for found in others)]
-
-
-def panels_of(plot: Plot) -> dict[Any, Panel]:
-    """The panels of a plot by name; one that has no name is called ""."""
-    found = plot.panels if isinstance(plot.panels, Mapping) else {"": plot.panels}
-    return {key: panel if isinstance(panel, Panel) else Panel(panel) for key, panel in found.items()}
-
-
-def _merged(panels: Mapping[str, Panel], shared: Sequence[str]) -> Panel:
-    marks: list[Mark] = []
-    for i, (run, panel) in enumerate(panels.items()):
-        for mark in panel.marks:
-            if mark.name in shared or not isinstance(mark, Curve | Band | Points | Bars):
-                if mark.name not in [other.name for other in marks]:
-                    marks.append(mark)
-                continue
-            changes: dict[str, Any] = {"name": f"{run}: {mark.name}", "colour": CYCLE[i % len(CYCLE)]}
-            if isinstance(mark, Curve):
-                # Runs must also differ without their colours.
-                changes["dash"] = None
-            marks.append(replace(mark, **changes))
-    return replace(next(iter(panels.values())), marks=marks)
-
-
-# Certificates of several runs beside each other, from the files that `kaffee fit` and `kaffee report` leave.
-
 
 Stored = Mapping[str, Any]
 
@@ -149,18 +36,40 @@ METRICS: tuple[tuple[str, tuple[Any, ...], str | float | None], ...] = (
 )
 
 
+def _find_winner(values: Sequence[float | None], best: str | float | None) -> int | None:
+    """Return which value is better than all others that are there, if one is.
+
+    Args:
+        best: "low", "high", or the value to be near to; None: none is better than another.
+
+    >>> _find_winner([0.5, 0.4], "low"), _find_winner([0.89, 0.8], 0.9), _find_winner([None, 1.0], "low")
+    (1, 0, None)
+    """
+    if best is None:
+        return None
+
+    def rate(value: float | None) -> float:
+        if value is None or math.isnan(value):
+            return math.inf
+        return abs(value - best) if not isinstance(best, str) else value if best == "low" else -value
+
+    ranked = sorted((rate(value), i) for i, value in enumerate(values))
+    clear = len(ranked) > 1 and math.isfinite(ranked[1][0]) and ranked[1][0] > ranked[0][0]
+    return ranked[0][1] if clear else None
+
+
 def read_certificate(run: Path) -> Stored:
-    """What a run stored of its certificate."""
+    """Read what a run stored of its certificate, also if an older version wrote it."""
     if not (run / "certificate.json").exists():
         raise CheckpointError(f"{run} has no certificate yet. First: kaffee report {run}")
-    found = read_json(run / "certificate.json", "certificate")
-    if not isinstance(found.get("verdicts"), list) or not isinstance(found.get("about"), dict):
+    stored = read_json(run / "certificate.json", "certificate")
+    if not isinstance(stored.get("verdicts"), list) or not isinstance(stored.get("about"), dict):
         raise CheckpointError(f"{run}/certificate.json is incomplete or was edited. Again: kaffee report {run}")
-    return found
+    return stored
 
 
 def _at(stored: Any, path: tuple[Any, ...]) -> Any:
-    """A value deep inside; None where something on the way is not there."""
+    """Return a value deep inside; None where something on the way is not there."""
     for key in path:
         try:
             stored = stored[key]
@@ -169,22 +78,21 @@ def _at(stored: Any, path: tuple[Any, ...]) -> Any:
     return stored
 
 
-def _number(stored: Stored, path: tuple[Any, ...]) -> float | None:
-    value = _at(stored, path)
-    return float(value) if isinstance(value, int | float) else None
-
-
 def comparison_table(certificates: Mapping[str, Stored]) -> Table:
-    """All numbers side by side, with the name of the better run."""
-    metrics = [
-        Metric(name, [_number(stored, path) for stored in certificates.values()], best) for name, path, best in METRICS
-    ]
-    known = [metric for metric in metrics if any(value is not None for value in metric.values)]
-    return side_by_side("Runs on their held-out data", list(certificates), known, note=_caution(certificates))
+    """Show all numbers side by side, with the name of the better run: a mark that every format can show."""
+    rows: list[list[Any]] = []
+    for name, path, best in METRICS:
+        raw = [_at(stored, path) for stored in certificates.values()]
+        values = [float(value) if isinstance(value, int | float) else None for value in raw]
+        if any(value is not None for value in values):
+            winner = _find_winner(values, best)
+            rows.append([name, *values, "–" if winner is None else list(certificates)[winner]])
+    columns = ("metric", *certificates, "better")
+    return Table("Runs on their held-out data", columns, rows, note=_caution(certificates))
 
 
 def _caution(certificates: Mapping[str, Stored]) -> str:
-    """Why numbers of these runs may differ although the runs do not."""
+    """Say why numbers of these runs may differ although the runs do not."""
     notes = [f"{run}: {text}" for run, stored in certificates.items() if (text := _at(stored, ("about", "warning")))]
     columns = {run: _at(stored, ("about", "columns")) or [] for run, stored in certificates.items()}
     if len(set(map(frozenset, columns.values()))) > 1:
@@ -194,107 +102,107 @@ def _caution(certificates: Mapping[str, Stored]) -> str:
     return " ".join(notes)
 
 
-def verdicts_table(certificates: Mapping[str, Stored]) -> Table:
-    """The verdict of every check for every run."""
-    names = [str(verdict["name"]) for verdict in next(iter(certificates.values()))["verdicts"]]
-    found = {run: {v.get("name"): v.get("status") for v in stored["verdicts"]} for run, stored in certificates.items()}
-    rows = [[name, *(statuses.get(name) or "–" for statuses in found.values())] for name in names]
-    return Table("Verdicts", ("check", *certificates), rows)
+def _by_run(names: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{run}: {quoted(each)}" for run, each in names.items())
 
 
-def decided_table(certificates: Mapping[str, Stored]) -> Table:
-    """What decided the verdict of every check for every run."""
+def _verdicts_table(
+    certificates: Mapping[str, Stored], title: str = "Verdicts", show: Callable[[Stored], str] | None = None
+) -> Table:
+    """Show the verdict of every check for every run, or something else about it."""
+    show = show or (lambda verdict: str(verdict.get("status") or "–"))
     names = [str(verdict["name"]) for verdict in next(iter(certificates.values()))["verdicts"]]
-    found = {run: {v.get("name"): decided_by(v) for v in stored["verdicts"]} for run, stored in certificates.items()}
-    rows = [[name, *(decided.get(name, "–") for decided in found.values())] for name in names]
-    return Table("Decided by", ("check", *certificates), rows)
+    found = {run: {v.get("name"): show(v) for v in stored["verdicts"]} for run, stored in certificates.items()}
+    return Table(
+        title, ("check", *certificates), [[name, *(v.get(name, "–") for v in found.values())] for name in names]
+    )
+
+
+def _decided_table(certificates: Mapping[str, Stored]) -> Table:
+    """Show what decided the verdict of every check for every run."""
+    return _verdicts_table(certificates, "Decided by", decided_by)
 
 
 def compared_page(certificates: Mapping[str, Stored]) -> Report:
-    """The page: verdicts, numbers, and the figures that say more when they lie over each other."""
-    figures, left_out = [], ""
-    for figure in (_coverage, _scores, _spectra):
-        plots = {run: plot for run, stored in certificates.items() if (plot := figure(stored)) is not None}
-        if len(plots) > 1:
-            figures += [overlay(plots)] if common_panels(plots) else []
-            left_out = f"{left_out} {_left_out(plots)}".strip()
-    figures += _exponents(certificates)
+    """Lay out the page: verdicts, numbers, and the figures that say more when they lie over each other."""
+    spectra, left_out = _spectra(certificates)
+    pictures = [*_coverage(certificates), *_scores(certificates), *spectra, *_exponents(certificates)]
     return Report(
         f"kaffee compare: {', '.join(certificates)}",
         [
-            Section("Verdicts", tables=[verdicts_table(certificates), decided_table(certificates)]),
+            Section("Verdicts", tables=[_verdicts_table(certificates), _decided_table(certificates)]),
             Section("Numbers", tables=[comparison_table(certificates)]),
-            *([Section("Figures", left_out, interactive=figures)] if figures or left_out else []),
+            *([Section("Figures", left_out, pictures=pictures)] if pictures or left_out else []),
         ],
         subtitle="Each run on its own held-out data.",
         provenance={run: _at(stored, ("about", "test", "fingerprint")) for run, stored in certificates.items()},
     )
 
 
-def _left_out(plots: Mapping[str, Plot]) -> str:
-    """Which panels of a plot not all runs have, as a sentence; empty if all have all."""
-    shown = common_panels(plots)
-    missing = {run: [str(key) for key in panels_of(plot) if key not in shown] for run, plot in plots.items()}
-    if not any(missing.values()):
-        return ""
-    title = next(iter(plots.values())).title
-    which = _by_run({run: names for run, names in missing.items() if names})
-    if shown:
-        return f"'{title}' shows common columns only, without {which}."
-    return f"'{title}' is left out, since no column is in all runs ({which})."
+def _read_all(certificates: Mapping[str, Stored], *path: Any) -> dict[str, Any]:
+    """Return a part of each certificate that has it, if at least two do."""
+    parts = {run: part for run, stored in certificates.items() if (part := _at(stored, path))}
+    return parts if len(parts) > 1 else {}
 
 
-def _by_run(names: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{run}: {quoted(found)}" for run, found in names.items())
-
-
-def _coverage(stored: Stored) -> Plot | None:
-    levels, curve = _at(stored, ("residuals", "curve_levels")), _at(stored, ("residuals", "curve"))
-    if not levels or not curve:
-        return None
-    title, caption = "Coverage of one-step bands", "On the diagonal if bands hold what they say."
-    return coverage(title, caption, levels, {"all coordinates": {"readings": curve}}, choice="coordinates")
-
-
-def _scores(stored: Stored) -> Plot | None:
-    horizons, found = _at(stored, ("scores", "horizons")), _at(stored, ("scores", "methods", "surrogate"))
-    if not horizons or not found:
-        return None
-    marks = [Curve("surrogate", horizons, [score["nll_standard"] for score in found])]
-    x = Axis("horizon", "steps", log=len(horizons) > 2)
-    return Plot("NLL by horizon", "Standardised units, lower is better.", {"NLL": marks}, x, Axis("NLL"), ("score",))
-
-
-def _spectra(stored: Stored) -> Plot | None:
-    frequencies, spectra = _at(stored, ("agreement", "frequencies")), _at(stored, ("agreement", "spectra"))
-    columns = _at(stored, ("agreement", "shown"))
-    if not frequencies or not spectra or not columns:
-        return None
-    panels = {
-        name: [Curve(run, frequencies[1:], [row[j] for row in power[1:]]) for run, power in spectra.items()]
-        for j, name in enumerate(columns)
-    }
-    x, y = Axis("frequency", "per unit of time", log=True), Axis("power", log=True)
-    return Plot("Power spectra", "Of the held-out data and of free runs.", panels, x, y, ("coordinate",))
-
-
-def _exponents(certificates: Mapping[str, Stored]) -> list[Plot]:
-    read: Callable[[str], dict[str, Any]] = lambda name: {  # noqa: E731
-        run: found for run, stored in certificates.items() if (found := _at(stored, ("agreement", "exponents", name)))
-    }
-    values, errors = read("values"), read("errors")
-    if len(values) < 2 or set(values) != set(errors):
+def _coverage(certificates: Mapping[str, Stored]) -> list[Picture]:
+    parts = _read_all(certificates, "residuals")
+    curves = {run: part["curve"] for run, part in parts.items() if part.get("curve") and part.get("curve_levels")}
+    if len(curves) < 2:
         return []
-    count = min(map(len, values.values()))
-    ranks = [str(i) for i in range(1, count + 1)]
-    return [
-        estimates(
-            "Lyapunov exponents of the cores",
-            "Two standard errors.",
-            ranks,
-            {run: found[:count] for run, found in values.items()},
-            {run: [2.0 * (e or 0.0) for e in found[:count]] for run, found in errors.items()},
-            x="rank",
-            y=Axis("exponent", "per unit of time"),
-        )
-    ]
+    figure = figures.plot_coverage(parts[next(iter(curves))]["curve_levels"], curves)
+    return [Picture("Coverage of one-step bands", "On the diagonal if bands hold what they say.", figure)]
+
+
+def _scores(certificates: Mapping[str, Stored]) -> list[Picture]:
+    curves = {}
+    for run, part in _read_all(certificates, "scores").items():
+        own = _at(part, ("methods", "surrogate"))
+        if own and part.get("horizons"):
+            curves[run] = (part["horizons"], [score["nll_standard"] for score in own])
+    if len(curves) < 2:
+        return []
+    log_x = max(len(horizons) for horizons, _ in curves.values()) > 2
+    figure = figures.plot_curves({"": curves}, x="horizon (steps)", y="NLL", log_x=log_x)
+    return [Picture("NLL by horizon", "Standardised units, lower is better.", figure)]
+
+
+def _spectra(certificates: Mapping[str, Stored]) -> tuple[list[Picture], str]:
+    """Overlay the spectra of the columns that all runs have, and name those that not all have."""
+    parts = {
+        run: part
+        for run, part in _read_all(certificates, "agreement").items()
+        if all(part.get(key) for key in ("frequencies", "spectra", "shown"))
+    }
+    if len(parts) < 2:
+        return [], ""
+    columns = {run: part["shown"] for run, part in parts.items()}
+    common = [name for name in next(iter(columns.values())) if all(name in each for each in columns.values())]
+    others = {run: [name for name in each if name not in common] for run, each in columns.items()}
+    which = _by_run({run: names for run, names in others.items() if names})
+    text = f"'Power spectra' shows common columns only, without {which}." if which else ""
+    if not common:
+        return [], f"'Power spectra' is left out, since no column is in all runs ({which})."
+    curves: dict[str, dict[str, tuple[Any, Any]]] = {name: {} for name in common}
+    for run, part in parts.items():
+        for column, each in spectra_curves(part["frequencies"], part["spectra"], part["shown"]).items():
+            for name, curve in each.items() if column in common else ():
+                # What does not belong to a run is shown once.
+                shared = name in ("data", "truth")
+                if not shared or name not in curves[column]:
+                    curves[column][name if shared else f"{run}: {name}"] = curve
+    figure = figures.plot_curves(curves, x="frequency (per unit of time)", y="power", log_x=True, log_y=True)
+    return [Picture("Power spectra", "Of the held-out data and of free runs.", figure)], text
+
+
+def _exponents(certificates: Mapping[str, Stored]) -> list[Picture]:
+    found = {
+        run: (part["values"], [error or 0.0 for error in part["errors"]])
+        for run, part in _read_all(certificates, "agreement", "exponents").items()
+        if part.get("values") and part.get("errors")
+    }
+    if len(found) < 2:
+        return []
+    count = min(len(values) for values, _ in found.values())
+    figure = figures.plot_exponents({run: (values[:count], errors[:count]) for run, (values, errors) in found.items()})
+    return [Picture("Lyapunov exponents of the cores", "Bars are two standard errors.", figure)]

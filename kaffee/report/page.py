@@ -1,194 +1,111 @@
-"""What a report may do in a browser: run its own script, show its own pictures, and nothing else."""
+"""Write a report as one HTML file: no network, every text escaped, readable on a phone and in the dark."""
 
 import base64
 import hashlib
 import io
+import json
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from html import escape
-from typing import Any, Protocol
+from html import unescape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from matplotlib.figure import Figure
+import numpy as np
 
+from kaffee.certification.certificate import AXES
+from kaffee.certification.verdicts import Verdict
 from kaffee.errors import ConfigError, unknown
-from kaffee.report.interactive.markup import InteractiveFigure, asset, figure_html, script
-from kaffee.report.style import COLOURS
+from kaffee.report.style import DARK_TEMPLATE, IN_THE_DARK, TEMPLATE
 from kaffee.tables import Table
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from matplotlib.figure import Figure
 
-@cache
-def page_style_sheet() -> str:
-    """The style of all pages, with the colours of kaffee's figures as variables."""
-    # The truth is black on paper and must not be so on a dark screen.
-    variables = "".join(f"--{name}:{colour};" for name, colour in COLOURS.items())
-    return f":root{{{variables}--grey:#6b6b6b;}}\n{asset('style.css')}"
-
-
-def content_security_policy(style: str, script: str) -> str:
-    """Forbids every request and every script and style but these two, which are known by their hashes.
-
-    Data elements (`application/json`) are not run and need no permission.
-    """
-    allowed = f"'{_hash(script)}'" if script else "'none'"
-    return (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src {allowed}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-# The first screen of a report: a badge for each axis that says what decides it, then a card for each check.
-
-
+MIN_SECTIONS_FOR_NAV = 3
+"""Show a navigation bar from this many sections on."""
 SYMBOLS = {"pass": "✓", "warn": "!", "fail": "✕", "unknown": "?"}
 """A verdict is told by word, symbol and colour: any one of them is enough."""
 WORST_FIRST = ("fail", "warn", "unknown", "pass")
+SHOWN_ROWS = (100, 1500)
+"""Rows of a table of numbers under a figure, and of all its tables; longer ones are thinned."""
 
 
-class Verdict(Protocol):
-    """What a verdict must say; where it comes from is none of the report's business."""
-
-    @property
-    def axis(self) -> str:
-        """What is judged; verdicts of one axis share a badge."""
-        ...
-
-    @property
-    def check(self) -> str:
-        """By which question, such as calibration."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """By which quantity."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """pass, warn, fail or unknown."""
-        ...
-
-    @property
-    def value(self) -> str:
-        """What was found."""
-        ...
-
-    @property
-    def rule(self) -> str:
-        """What must hold."""
-        ...
-
-    @property
-    def sentence(self) -> str:
-        """What that means."""
-        ...
+# What the number of a verdict is where the verdict does not say it, as in older files.
+MEANING = {
+    "calibration": "normalised innovation squared",
+    "whiteness": "autocorrelation that stands out most",
+    "skill": "gain over the best baseline, nats",
+    "spread": "share of the attainable correlation",
+    "tangents": "rank correlation of growths",
+    "stochastic run": "excess of D_stsp, linear model = 1",
+    "core": "excess of D_stsp, linear model = 1",
+}
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """Badges of axes, then cards of checks, the worst first."""
-
-    verdicts: Sequence[Verdict]
-
-    def summary(self) -> str:
-        """How many there are of each, the worst first.
-
-        >>> from types import SimpleNamespace
-        >>> Verdicts([SimpleNamespace(status="pass"), SimpleNamespace(status="fail")]).summary()
-        '1 fail, 1 pass'
-        """
-        counts = Counter(verdict.status for verdict in self.verdicts)
-        return ", ".join(f"{counts[status]} {status}" for status in WORST_FIRST if counts[status])
-
-    def to_html(self) -> str:
-        if not self.verdicts:
-            return ""
-        for verdict in self.verdicts:
-            if verdict.status not in SYMBOLS:
-                raise ConfigError(unknown("status of a verdict", str(verdict.status), SYMBOLS))
-        axes: dict[str, list[tuple[int, Verdict]]] = {}
-        for i, verdict in enumerate(self.verdicts):
-            axes.setdefault(verdict.axis, []).append((i, verdict))
-        badges = "".join(_badge(found) for found in axes.values())
-        ordered = sorted(enumerate(self.verdicts), key=lambda one: WORST_FIRST.index(one[1].status))
-        cards = "".join(_card(verdict, i) for i, verdict in ordered)
-        return (
-            "<section id='verdicts' class='verdicts' aria-label='Verdicts'>"
-            f"<ul class='badges' aria-label='Axes'>{badges}</ul>"
-            f"<p class='summary'>An axis is as good as its worst check: {escape(self.summary())}.</p>"
-            f"<ul class='cards'>{cards}</ul></section>"
-        )
+def _name_quantity(verdict: Mapping[str, Any]) -> str:
+    """Return the name of the number that decided a stored verdict."""
+    return verdict.get("quantity") or MEANING.get(verdict.get("name", ""), str(verdict.get("name", "")))
 
 
-def decision(verdicts: Sequence[Verdict]) -> tuple[str, str]:
-    """The status of an axis and what decides it; what is unknown does not hide what is known.
+def _format_value(value: Any) -> str:
+    """Format the number of a verdict.
 
-    >>> from types import SimpleNamespace
-    >>> skill, spread = SimpleNamespace(status="pass", check="skill"), SimpleNamespace(status="unknown", check="spread")
-    >>> decision([skill, spread])
-    ('pass', 'all known checks pass; unknown: spread')
+    >>> _format_value(1.0349), _format_value(12), _format_value(None), _format_value(math.nan)
+    ('1.03', '12', '–', '–')
     """
-    checks = {status: [str(v.check) for v in verdicts if v.status == status] for status in WORST_FIRST}
-    status = next(status for status in ("fail", "warn", "pass", "unknown") if checks[status])
-    rest = f"; unknown: {', '.join(checks['unknown'])}" if checks["unknown"] and status != "unknown" else ""
-    if status == "pass":
-        return status, f"all {'known ' * bool(rest)}checks pass{rest}"
-    return status, f"decided by {', '.join(checks[status])}{rest}"
+    return f"{value:.3g}" if isinstance(value, int | float) and not math.isnan(value) else "–"
 
 
-def _mark(status: str) -> str:
-    return f"<span class='symbol' aria-hidden='true'>{SYMBOLS[status]}</span><span class='word'>{escape(status)}</span>"
+def decided_by(verdict: Mapping[str, Any]) -> str:
+    """Format the deciding quantity of a verdict, also for certificates that do not name it.
+
+    >>> decided_by({"name": "calibration", "value": 0.4, "quantity": "bias in standard deviations, x"})
+    'bias in standard deviations, x: 0.4'
+    >>> decided_by({"name": "calibration", "value": 1.03})
+    'normalised innovation squared: 1.03'
+    """
+    value = _format_value(verdict.get("value"))
+    return value if value == "–" else f"{_name_quantity(verdict)}: {value}"
 
 
-def _badge(found: Sequence[tuple[int, Verdict]]) -> str:
-    """The verdict on an axis, with a link to the card that decides it."""
-    status, why = decision([verdict for _, verdict in found])
-    first = next(i for i, verdict in found if verdict.status == status)
-    return (
-        f"<li><a class='badge {status}' href='#verdict-{first}'><span class='status'>{_mark(status)}</span>"
-        f"<span class='judged'>{escape(str(found[0][1].axis))}</span><span class='why'>{escape(why)}</span></a></li>"
-    )
+def reasons(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the sentence of each stored verdict that does not pass; checks with the same one share a line."""
+    checks: dict[tuple[str, str], list[str]] = {}
+    for verdict in verdicts:
+        if verdict.get("status") != "pass" and verdict.get("sentence"):
+            checks.setdefault((str(verdict.get("status")), verdict["sentence"]), []).append(str(verdict.get("name")))
+    return [f"{', '.join(names)} ({status}): {sentence}" for (status, sentence), names in checks.items()]
 
 
-def _card(verdict: Verdict, i: int) -> str:
-    status = str(verdict.status)
-    return (
-        f"<li class='card {status}' id='verdict-{i}' tabindex='-1'><p class='status'>{_mark(status)}</p>"
-        f"<p class='which'>{escape(str(verdict.axis))}</p><p class='judged'>{escape(str(verdict.check))}</p>"
-        f"<p class='value'><span class='name'>{escape(str(verdict.name))}</span> "
-        f"<strong>{escape(str(verdict.value))}</strong></p>"
-        f"<p class='sentence'>{escape(str(verdict.sentence))}</p>"
-        f"<p class='rule'><span>Rule</span> {escape(str(verdict.rule))}</p></li>"
-    )
+class Badge(NamedTuple):
+    """The verdict on an axis, with the number of the verdict that decides it."""
+
+    axis: str
+    status: str
+    reason: str
+    card: int
 
 
-# A report as one self-contained HTML file: no network, every text escaped, readable on a phone.
+class Picture(NamedTuple):
+    """An interactive figure with its title and one sentence on what to see."""
 
-
-NAVIGATION_FROM = 3
-"""Sections from which on a page has a list of them."""
+    title: str
+    caption: str
+    figure: "go.Figure"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with text, interactive figures, tables and still figures, in this order.
-
-    Attributes:
-        figures: (figure, alternative text) pairs.
-        interactive: Figures of `kaffee.report.interactive.all`.
-    """
+    """A heading with text, figures, tables and code, in this order."""
 
     title: str
     text: str = ""
     tables: Sequence[Table] = ()
-    figures: Sequence[tuple[Figure, str]] = ()
+    pictures: Sequence[Picture] = ()
     code: str = ""
-    interactive: Sequence[InteractiveFigure] = ()
 
 
 @dataclass(frozen=True)
@@ -197,74 +114,141 @@ class Report:
 
     Attributes:
         subtitle: One line under the title.
-        verdicts: Cards for the first screen; anything with the attributes of a `Verdict`.
+        verdicts: Shown on the first screen.
         provenance: Where the results come from: command, seed, versions, fingerprint; the last section.
     """
 
     title: str
-    sections: Sequence[Section] = field(default_factory=list)
+    sections: Sequence[Section] = ()
     subtitle: str = ""
     verdicts: Sequence[Verdict] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def to_html(self) -> str:
-        """The whole page."""
-        style = page_style_sheet()
-        code = script() if any(section.interactive for section in self.sections) else ""
-        titles = [section.title for section in self.sections] + (["Provenance"] if self.provenance else [])
-        page = (
-            "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'>"
-            f'<meta http-equiv="Content-Security-Policy" content="{content_security_policy(style, code)}">'
-            "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-            f"<title>{escape(self.title)}</title><style>{style}</style></head>"
-            f"<body><header><h1>{escape(self.title)}</h1>{_paragraph(self.subtitle, 'subtitle')}</header>"
-            f"{_navigation(titles)}<main>{Verdicts(self.verdicts).to_html()}"
-            f"{''.join(_section(section, i) for i, section in enumerate(self.sections))}"
-            f"{_provenance(self.provenance, len(self.sections))}</main>"
-            f"{f'<script>{code}</script>' if code else ''}</body></html>\n"
+        """Return the whole page."""
+        from jinja2 import Environment
+        from markupsafe import Markup
+
+        environment = Environment(autoescape=True, trim_blocks=False)
+        environment.filters["table_html"] = lambda table: Markup(table.to_html())
+        environment.filters["figure_json"] = lambda picture: Markup(_embed(picture.figure.to_json()))
+        environment.filters["axis_title"] = _axis_title
+        environment.filters["quantity"] = lambda verdict: _name_quantity(vars(verdict))
+        environment.filters["number"] = _format_value
+        environment.filters["number_tables"] = lambda picture: _number_tables(picture.figure)
+        scripts = []
+        if any(section.pictures for section in self.sections):
+            from plotly.offline import get_plotlyjs
+
+            scripts = [get_plotlyjs(), _asset("page.js")]
+        style = _asset("style.css")
+        looks = {"light": TEMPLATE, "dark": DARK_TEMPLATE, "colours": IN_THE_DARK}
+        ranked = sorted(enumerate(self.verdicts), key=lambda one: _rank(one[1].status))
+        text = environment.from_string(_asset("page.html.j2")).render(
+            report=self,
+            titles=[*(section.title for section in self.sections), *(["Provenance"] if self.provenance else [])],
+            min_sections_for_nav=MIN_SECTIONS_FOR_NAV,
+            symbols=SYMBOLS,
+            badges=_axis_badges(self.verdicts),
+            summary=_count(self.verdicts),
+            cards=ranked,
+            style=Markup(style),
+            looks=Markup(_embed(json.dumps(looks))),
+            scripts=[Markup(script) for script in scripts],
+            policy=Markup(_content_security_policy(scripts)),
         )
-        # File names that are no valid Unicode: a question mark instead of a page that cannot be written.
-        return page.encode("utf-8", "replace").decode("utf-8")
+        # File names that are not valid Unicode: a question mark instead of a page that cannot be written.
+        return text.encode("utf-8", "replace").decode("utf-8") + "\n"
 
 
-def png(figure: Figure) -> bytes:
-    """A figure as PNG bytes without the date and version that would make equal figures differ."""
+def png(figure: "Figure") -> bytes:
+    """Return a still figure as PNG bytes without the date and version that would make equal figures differ."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
-def _paragraph(text: str, kind: str = "") -> str:
-    attribute = f" class='{kind}'" if kind else ""
-    return f"<p{attribute}>{escape(text)}</p>" if text else ""
+def _axis_badges(verdicts: Sequence[Verdict]) -> list[Badge]:
+    """Judge each axis by its worst verdict; what is unknown does not hide what is known.
+
+    >>> first = Verdict(1, "skill", "pass", 1.0, "", "")
+    >>> _axis_badges([first, Verdict(1, "spread", "unknown", None, "", "")])[0].reason
+    'all known checks pass; unknown: spread'
+    """
+    badges = []
+    for axis in dict.fromkeys(verdict.axis for verdict in verdicts):
+        own = [(i, verdict) for i, verdict in enumerate(verdicts) if verdict.axis == axis]
+        names = {status: [v.name for _, v in own if v.status == status] for status in WORST_FIRST}
+        status = next(status for status in ("fail", "warn", "pass", "unknown") if names[status])
+        rest = f"; unknown: {', '.join(names['unknown'])}" if names["unknown"] and status != "unknown" else ""
+        reason = f"decided by {', '.join(names[status])}{rest}"
+        if status == "pass":
+            reason = f"all {'known ' * bool(rest)}checks pass{rest}"
+        badges.append(Badge(_axis_title(own[0][1]), status, reason, next(i for i, v in own if v.status == status)))
+    return badges
 
 
-def _navigation(titles: Sequence[str]) -> str:
-    if len(titles) < NAVIGATION_FROM:
-        return ""
-    entries = "".join(f"<li><a href='#section-{i}'>{escape(title)}</a></li>" for i, title in enumerate(titles))
-    return f"<nav aria-label='Sections'><ul>{entries}</ul></nav>"
+def _axis_title(verdict: Verdict) -> str:
+    return f"{verdict.axis} {AXES[verdict.axis]}"
 
 
-def _section(section: Section, i: int) -> str:
-    parts = [f"<section id='section-{i}'><h2>{escape(section.title)}</h2>", _paragraph(section.text)]
-    parts += [figure_html(figure) for figure in section.interactive]
-    parts += [table.to_html() for table in section.tables]
-    for figure, alternative in section.figures:
-        data = base64.b64encode(png(figure)).decode()
-        parts.append(
-            f"<figure><img alt='{escape(alternative, quote=True)}' src='data:image/png;base64,{data}'>"
-            f"<figcaption>{escape(alternative)}</figcaption></figure>"
+def _number_tables(figure: "go.Figure") -> list[Table]:
+    """Return the numbers behind a figure: one table for all curves of a panel over the same x."""
+    groups: dict[tuple[str, bytes], list[Any]] = {}
+    for trace in figure.data:
+        key = (trace.meta or "", np.asarray(trace.x).tobytes())
+        groups.setdefault(key, []).append(trace)
+    tables = []
+    shown = max(min(SHOWN_ROWS[0], SHOWN_ROWS[1] // max(len(groups), 1)), 10)
+    for (panel, _), traces in groups.items():
+        solid = hasattr(traces[0], "z")
+        x = "x" if solid else unescape(figure.layout.xaxis.title.text or "x")
+        columns: list[tuple[str, Any]] = [(x, traces[0].x)]
+        for trace in traces:
+            columns += [("y", trace.y), ("z", trace.z)] if solid else [(unescape(trace.name), trace.y)]
+            bars = getattr(trace, "error_y", None)
+            if bars is not None and bars.array is not None:
+                columns.append((f"± {unescape(trace.name)}", bars.array))
+        count = len(columns[0][1])
+        every = max(-(-count // shown), 1)
+        title = ": ".join(
+            part for part in (panel, unescape(traces[0].name) if solid or len(traces) == 1 else "") if part
         )
-    if section.code:
-        parts.append(f"<pre>{escape(section.code)}</pre>")
-    return "".join([*parts, "</section>"])
+        title += f" (every {every} of {count} rows)" if every > 1 else ""
+        rows = list(zip(*(np.asarray(values)[::every].tolist() for _, values in columns), strict=True))
+        tables.append(Table(title, [name for name, _ in columns], rows, digits=4))
+    return tables
 
 
-def _provenance(facts: Mapping[str, Any], i: int) -> str:
-    if not facts:
-        return ""
-    rows = "".join(
-        f"<div><dt>{escape(str(key))}</dt><dd>{escape(str(value))}</dd></div>" for key, value in facts.items()
+def _rank(status: str) -> int:
+    if status not in SYMBOLS:
+        raise ConfigError(unknown("status of a verdict", str(status), SYMBOLS))
+    return WORST_FIRST.index(status)
+
+
+def _count(verdicts: Sequence[Verdict]) -> str:
+    """Count the verdicts of each status, the worst first, such as "1 fail, 3 pass"."""
+    counts = Counter(str(verdict.status) for verdict in verdicts)
+    return ", ".join(f"{counts[status]} {status}" for status in WORST_FIRST if counts[status])
+
+
+def _asset(name: str) -> str:
+    return (files("kaffee.report") / name).read_text(encoding="utf-8")
+
+
+def _embed(text: str) -> str:
+    """Escape JSON so that no text in it can end its own element."""
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
+
+
+def _content_security_policy(scripts: Sequence[str]) -> str:
+    """Forbid every request, and every script but these, which are known by their hashes.
+
+    Plotly sets styles of its own, so styles may stand in the page; data elements are not run and need no permission.
+    """
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    return (
+        f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {allowed}; "
+        "base-uri 'none'; form-action 'none'"
     )
-    return f"<section id='section-{i}'><h2>Provenance</h2><dl class='facts'>{rows}</dl></section>"

@@ -1,11 +1,10 @@
-"""How figures look: colour-blind safe, readable at column width."""
+"""Set the look of figures: colours safe for colour-blind readers, sizes for a page, templates for light and dark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import matplotlib as mpl
-
+GREY = "grey"
 # Okabe and Ito's palette.
 COLOURS = {
     "truth": "#000000",
@@ -15,7 +14,41 @@ COLOURS = {
     "core_collapse": "#D55E00",
     "noise_masking": "#CC79A7",
     "frozen_core": "#009E73",
+    GREY: "#6b6b6b",
 }
+IN_THE_DARK = {
+    COLOURS["truth"]: "#f2f2f0",
+    COLOURS["kaffee"]: "#3f9fdc",
+    COLOURS[GREY]: "#9a9a98",
+    "rgba(0,114,178,": "rgba(63,159,220,",  # bands of kaffee's colour
+}
+"""What replaces colours that cannot be seen on a dark page."""
+
+
+def _template(ink: str, soft: str, lines: str, paper: str) -> dict[str, Any]:
+    """Return a Plotly template with these colours of text, ticks, grid lines and boxes."""
+    axis = {"gridcolor": lines, "linecolor": soft, "zerolinecolor": lines, "automargin": True, "title": {"standoff": 8}}
+    wall = {"gridcolor": lines, "showbackground": False, "zerolinecolor": lines, "color": soft, "nticks": 5}
+    clear = "rgba(0,0,0,0)"
+    box = {"bgcolor": paper, "bordercolor": lines, "font": {"color": ink}}
+    layout = {
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": ink},
+        "paper_bgcolor": clear,
+        "plot_bgcolor": clear,
+        "margin": {"l": 10, "r": 10, "t": 56, "b": 10},
+        "xaxis": axis,
+        "yaxis": axis,
+        "scene": {"xaxis": wall, "yaxis": wall, "zaxis": wall, "bgcolor": clear, "dragmode": "turntable"},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top", "bgcolor": clear},
+        "hoverlabel": box,
+        "updatemenudefaults": box,
+        "modebar": {"bgcolor": clear, "color": soft, "activecolor": ink},
+    }
+    return {"layout": layout}
+
+
+TEMPLATE = _template("#1a1a1a", "#595959", "#d9d9d9", "#ffffff")
+DARK_TEMPLATE = _template("#e8e8e6", "#a8a8a6", "#3a3d42", "#1f2226")
 
 SETTINGS: Any = {
     "figure.dpi": 110,
@@ -33,17 +66,21 @@ SETTINGS: Any = {
 @contextmanager
 def figure_style() -> Iterator[None]:
     """Use the settings of kaffee inside, and leave the user's alone outside."""
+    import matplotlib as mpl
+
     with mpl.rc_context(SETTINGS):
         yield
 
 
 WIDTH = 17 / 2.54
-"""Of a figure in inches: the text width of a page."""
+"""Width of a figure in inches: the text width of a page."""
 
 
 @contextmanager
 def page_style() -> Iterator[None]:
-    """The figure style at the size of a printed page."""
+    """Use the figure style at the size of a printed page."""
+    import matplotlib as mpl
+
     sizes: Any = {
         "font.size": 7.5,
         "axes.titlesize": 8,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kaffee.certification.certificate import CertificationSettings, certify
+from kaffee.cli.conclusion import why_stale
 from kaffee.data.gaps import overlap, training_rows_note
 from kaffee.data.series import Series
 from kaffee.data.writing import write_series
@@ -29,7 +30,7 @@ def elsewhere(kaffee, run, tmp_path_factory):
     dt = get_system("lorenz63").dt
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "kaffee.report.fit_report.certify",
+            "kaffee.certification.certificate.certify",
             lambda *args, **kwargs: certify(*args, **{**kwargs, "settings": FEW}),
         )
         results = {}
@@ -43,12 +44,50 @@ def test_a_report_on_other_data_leaves_that_of_the_run_alone(elsewhere, run):
     copy, results = elsewhere
     for result in results.values():
         assert result.exit_code == 0, result.exception
-    for name in ("report.html", "certificate.json", "checks.json", "attractor.png"):
+    for name in ("report.html", "certificate.json", "checks.json", "filtering.png"):
         assert (copy / name).read_bytes() == (run / name).read_bytes()
         assert (copy / "on-new" / name).exists()
     assert f"Report: {copy / 'on-new' / 'report.html'}" in results["new"].stdout.replace("\n", "")
     tests = [json.loads((copy / part / "certificate.json").read_text())["about"]["test"] for part in ("", "on-new")]
     assert [test["steps"] for test in tests] == [120, 120]
+
+
+def test_a_finished_run_is_drawn_again_without_computing(kaffee, run, tmp_path, monkeypatch):
+    copy = shutil.copytree(run, tmp_path / "run")
+    page = (copy / "report.html").read_bytes()
+    (copy / "report.html").unlink()
+    monkeypatch.setattr("kaffee.certification.certificate.certify", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr("kaffee.fitting.run.Source.load", lambda *_, **__: pytest.fail("loaded"))
+    result = kaffee("report", copy)
+    assert result.exit_code == 0, result.exception
+    assert "certifying" not in result.stderr
+    assert (copy / "report.html").read_bytes() == page
+    assert len(page) < 6e6
+    monkeypatch.undo()
+    (copy / "certificate.json").unlink()
+    monkeypatch.setattr("kaffee.fitting.run.Run.open", lambda *_, **__: pytest.fail("reached"))
+    with pytest.raises(pytest.fail.Exception, match="reached"):
+        raise kaffee("report", copy).exception
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("certificate", "there is no certificate yet"),
+        ("arrays", "damaged or another version wrote it"),
+        ("model", "about other models"),
+    ],
+)
+def test_a_certificate_that_cannot_be_drawn_says_why(run, tmp_path, change, reason):
+    copy = shutil.copytree(run, tmp_path / "run")
+    assert why_stale(copy) == ""
+    if change == "certificate":
+        (copy / "certificate.json").unlink()
+    elif change == "arrays":
+        next(copy.glob("certificate-*.safetensors")).unlink()
+    else:
+        shutil.copy(copy / "prior" / "model.json", copy / "kaffee" / "model.json")
+    assert reason in why_stale(copy)
 
 
 def test_other_data_of_the_same_name_have_their_own_place(tmp_path):
@@ -93,7 +132,7 @@ def test_runs_of_other_columns_are_compared_without_the_figure_that_cannot_be(ka
     assert "is left out, since no column is in all runs" in page
     assert "NLL by horizon" in page
     for output in (copy / "report.html", copy / "run.json"):
-        assert "is no place for the page" in refused("compare", copy, other, "-o", output)
+        assert "must end in .html and must not overwrite" in refused("compare", copy, other, "-o", output)
 
 
 def test_coarse_readings_are_alike_without_being_the_same():

@@ -1,6 +1,5 @@
 """Chromium without a window, spoken to through a pipe: nothing but the standard library."""
 
-import base64
 import fcntl
 import json
 import os
@@ -16,7 +15,9 @@ OPTIONS = (
     "--headless",
     "--no-sandbox",  # root and containers have none, and the pages are our own
     "--disable-dev-shm-usage",
-    "--disable-gpu",
+    "--use-angle=swiftshader",  # three dimensions without a graphics card
+    "--enable-unsafe-swiftshader",
+    "--ignore-gpu-blocklist",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -99,34 +100,6 @@ class Chromium:
             raise BrowserError(json.dumps(answer["exceptionDetails"], indent=1))
         return answer["result"].get("value")
 
-    def press(self, key, *, text=""):
-        """A key of the keyboard, as the browser's own event."""
-        common = {"key": key, "code": key, "text": text or (key if len(key) == 1 else "")}
-        self("Input.dispatchKeyEvent", type="keyDown", **common)
-        self("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
-
-    def mouse(self, kind, x, y, *, down=False, clicks=1):
-        button = {"button": "left", "buttons": int(down), "clickCount": clicks} if kind != "mouseMoved" or down else {}
-        self("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
-
-    def tap(self, x, y):
-        """A finger on the screen."""
-        self("Emulation.setTouchEmulationEnabled", enabled=True)
-        self("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
-        self("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-        self("Emulation.setTouchEmulationEnabled", enabled=False)
-
-    def drag(self, start, stop):
-        self.mouse("mousePressed", *start, down=True)
-        for share in (0.5, 1.0):
-            self.mouse("mouseMoved", *(a + share * (b - a) for a, b in zip(start, stop, strict=True)), down=True)
-        self.mouse("mouseReleased", *stop)
-
-    def screenshot(self, path):
-        """The whole page, however long."""
-        picture = self("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(picture["data"]))
-
     def close(self):
         try:
             self._session = None
@@ -170,7 +143,7 @@ class Chromium:
             self.problems.append(json.dumps(parameters["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
             self.problems.append(json.dumps(parameters["args"]))
-        elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
+        elif method == "Log.entryAdded" and parameters["entry"]["level"] == "error":
             self.problems.append(json.dumps(parameters["entry"]))
         elif method == "Page.javascriptDialogOpening":
             self.problems.append(f"dialog: {parameters['message']}")
