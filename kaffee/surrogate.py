@@ -19,13 +19,15 @@ from kaffee.fitting.pipeline import Fit, fit
 from kaffee.fitting.run import Run, short_recordings
 from kaffee.fitting.settings import FitSettings
 from kaffee.inference.ensembles import forecast, simulate
-from kaffee.inference.matching import adopt_columns, model_columns
+from kaffee.inference.matching import adopt_columns, match_series, model_columns
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings, impute, smooth
 from kaffee.inference.results import BAND, FORECAST_LEVELS, Estimates
 from kaffee.training.loop import Watcher
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from kaffee.certification.certificate import Certificate, CertificationSettings
 
 DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False}
@@ -295,6 +297,56 @@ class Surrogate(Parameters):
         surrogate.reconstruction_, surrogate.prior_ = model, run.prior_model
         surrogate.settings_, surrogate.fit_ = settings, None
         return surrogate
+
+    def plot_forecast(
+        self, num_steps: int, X: Any = None, *, times: Any = None, recording: int = -1, history: int = 50, seed: int = 0
+    ) -> "Figure":
+        """Plot a forecast of a recording in X, or of those given to `fit`: its bands after the last readings.
+
+        Args:
+            recording: Which one of several.
+            history: Readings that are shown before the forecast.
+        """
+        from kaffee.report.figures import plot_forecast
+
+        data, model = self._fitted_data() if X is None else self._matched(X, times)
+        ahead = forecast(model, data.series, num_steps, seed=seed)[recording]
+        before = data.series.recordings[recording][-history:]
+        return plot_forecast(
+            ahead.times,
+            {level: ahead.quantile(level) for level in (0.05, 0.25, 0.5, 0.75, 0.95)},
+            ahead.columns,
+            history_times=ahead.times[0] - model.dt * np.arange(len(before), 0, -1),
+            history=before,
+        )
+
+    def plot_attractor(self, num_steps: int = 3000, *, seed: int = 0) -> "Figure":
+        """Plot free runs with and without noise, beside the data given to `fit`."""
+        from kaffee.report.figures import plot_attractor
+
+        runs = {} if self._data is None else {"data": max(self._data.series.recordings, key=len)[:num_steps]}
+        for name, shell in (("kaffee core", False), ("kaffee with noise", True)):
+            runs[name] = simulate(self.reconstruction_, num_steps, shell=shell, seed=seed)[0].values
+        return plot_attractor(runs, model_columns(self.reconstruction_))
+
+    def plot_calibration(self, X: Any = None, *, times: Any = None) -> "Figure":
+        """Plot coverage and probability integral transform of one-step predictions.
+
+        Args:
+            X: Data that it was not fitted to; by default the part that `fit` held out.
+        """
+        from kaffee.certification.innovations import choose_starts, filter_pass, residual_checks
+        from kaffee.report.figures import plot_calibration
+
+        if X is not None:
+            data, model = self._matched(X, times)
+            series = match_series(model, data.series)
+        elif self.fit_ is not None:
+            series, model = self.fit_.test, self.reconstruction_
+        else:
+            raise ConfigError("A stored model does not keep the data that it was fitted to. Pass X to check it on.")
+        found = residual_checks(filter_pass(model, series, choose_starts(series, 1)))
+        return plot_calibration(found.curve_levels, found.curve, found.pit, found.num_entries)
 
     def _fitted_data(self) -> tuple[Data, Reconstruction]:
         model = self.reconstruction_
