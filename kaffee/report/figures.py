@@ -192,7 +192,7 @@ def plot_attractor(runs: Mapping[str, Float[np.ndarray, "T N"]], columns: Sequen
         vertical_spacing=0.16 if flat else 0.06,
     )
     for i, (name, run) in enumerate(shown.items()):
-        look = {"color": _look(name, i)[0], "width": 1 if flat else 2}
+        look = {"color": _look(name, i)[0], "width": 1 if flat else 1.5}
         for k, (choice, title) in enumerate(zip(choices, titles, strict=True)):
             trace = (go.Scatter if flat else go.Scatter3d)(
                 **dict(zip("xyz", run[:, choice].T, strict=False)),
@@ -209,7 +209,8 @@ def plot_attractor(runs: Mapping[str, Float[np.ndarray, "T N"]], columns: Sequen
     if flat:
         figure.update_xaxes(title_text=_label(names[0]), range=limits[0])
         return figure.update_yaxes(title_text=_label(names[1]), range=limits[1])
-    figure.update_scenes(aspectmode="cube", camera={"eye": {"x": 0.7, "y": -1.75, "z": 0.45}})
+    camera = {"eye": {"x": 0.8, "y": -1.95, "z": 0.5}, "center": {"x": 0, "y": 0, "z": -0.12}}
+    figure.update_scenes(aspectmode="cube", camera=camera)
     layouts: list[dict[str, Any]] = [{} for _ in choices]
     for layout, choice in zip(layouts, choices, strict=True):
         for scene in ("scene", *(f"scene{i + 1}" for i in range(1, len(shown)))):
