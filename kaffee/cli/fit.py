@@ -147,7 +147,7 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
             console.print(f"warning: {few}", **warn)
         with TrainingProgress(console, quiet=quiet) as progress:
             result = run.train(progress.watcher)
-        stages = result.prior, result.fitted
+        stages: tuple[Any, ...] = (result.prior, result.fitted)
     else:
         stages = known.stages
     for stage in stages:
