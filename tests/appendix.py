@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from kaffee.theory.attenuation import Estimate
+from kaffee.theory.attenuation import Measured
 
 
 def simulate_windows(system, num_windows, num_steps, *, seed):
@@ -42,7 +42,7 @@ def fit_one_step(x, t=None):
     before, after = (x[:, :-1], x[:, 1:]) if t is None else (x[:, t - 1 : t], x[:, t : t + 1])
     a = float((before * after).sum() / (before**2).sum())
     scores = (before * (after - a * before)).sum(axis=1)
-    return Estimate(a, float(np.sqrt((scores**2).sum()) / (before**2).sum()))
+    return Measured(a, float(np.sqrt((scores**2).sum()) / (before**2).sum()))
 
 
 def fit_open_loop(x, t, horizon):

@@ -6,6 +6,7 @@ Lemma 1: a model that is underdispersed, Omega <= Omega*, is not rewarded for co
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, scan_terms
@@ -72,11 +73,14 @@ def dispersion(trace: Trace) -> Float[Array, "T W N"]:
     return jnp.where(trace.mask, trace.innovation.residual**2 / variances, jnp.nan)
 
 
-def dispersed_directions(whitened: Float[Array, "K N"], mask: Bool[Array, "K N"]) -> Float[Array, " N"]:
-    """Compute the eigenvalues, ascending, of the mean of y y' over many innovations y = L^-1 v.
+def dispersed_directions(
+    whitened: Float[np.ndarray, "*batch N"], mask: Bool[np.ndarray, "*batch N"]
+) -> Float[np.ndarray, " N"]:
+    """Compute the eigenvalues, ascending, of the mean of y y' over many innovations y = L^-1 v, if finite.
 
     All above 1: the assumption of lemma 1, L^-1 Omega* L^-T >= I, holds on average; all below 1: the model is
     overdispersed in every direction. Even of calibrated innovations they scatter by about 2 sqrt(N / K) around 1.
     """
-    present = mask.astype(whitened.dtype)
-    return jnp.linalg.eigvalsh((whitened.T @ whitened) / jnp.maximum(present.T @ present, 1.0))
+    finite = np.isfinite(whitened).all(axis=-1)
+    y, present = whitened[finite], mask[finite].astype(np.float64)
+    return np.linalg.eigvalsh((y.T @ y) / np.maximum(present.T @ present, 1.0))

@@ -248,9 +248,9 @@ def test_the_recipe_is_the_experiment(store):
 
 def test_a_cell_asks_for_its_fit_and_keeps_curves_once(store, asked):
     for system, seed in (("spiral_0.5", 0), ("spiral_0.5", 1), ("spiral_2", 0), ("van_der_pol", 0), ("van_der_pol", 3)):
-        measured = _measure_control(store, Cell("noisy_state_5", seed, system))
-        assert measured.metrics == {"spectral_radius": 0.5}
-        assert measured.training == {"skipped": 0, "completed": True, "final_loss": 1.0}
+        metrics, training, *_ = _measure_control(store, Cell("noisy_state_5", seed, system))
+        assert metrics == {"spectral_radius": 0.5}
+        assert training == {"skipped": 0, "completed": True, "final_loss": 1.0}
     spiral, cycle = store.recipe.settings.spiral, store.recipe.settings.van_der_pol
     assert asked == [
         ("noisy_state_5", 0.5, 0, spiral, {"curves": True}),

@@ -21,7 +21,6 @@ from kaffee.paper.context_card import AssimilationRun, filter_held_out
 from kaffee.paper.figures import assimilation as models
 from kaffee.paper.figures.assimilation import (
     LYAPUNOV_STEPS,
-    AssimilationData,
     _assimilated_steps,
     _prediction_panel,
     assimilate_test_data,
@@ -149,10 +148,10 @@ def test_models_of_the_first_common_seed_are_filtered_each_by_its_own_recursion(
     bench.forget(Cell("blind", 0))
     said = []
     rows = read_rows(bench)
-    found = assimilate_test_data(bench, rows, said.append)
-    assert found.seed == 1
-    assert [row.method for row, _ in found.runs] == ["kaffee", "blind"]
-    for (_, band), transport in zip(found.runs, (True, False), strict=True):
+    runs, seed = found = assimilate_test_data(bench, rows, said.append)
+    assert seed == 1
+    assert [row.method for row, _ in runs] == ["kaffee", "blind"]
+    for (_, band), transport in zip(runs, (True, False), strict=True):
         expected = predict(reference, transport=transport)
         np.testing.assert_array_equal(band.std, expected.std)
     assert len(said) == 1
@@ -172,9 +171,8 @@ def test_a_model_without_its_prior_is_left_out(x64, bench, monkeypatch):
     fill(bench)
     monkeypatch.setattr(models, "trained_model", only_kaffee)
     said = []
-    found = assimilate_test_data(bench, read_rows(bench), said.append)
-    assert isinstance(found, AssimilationData)
-    assert [row.method for row, _ in found.runs] == ["kaffee"]
+    runs, _ = assimilate_test_data(bench, read_rows(bench), said.append)
+    assert [row.method for row, _ in runs] == ["kaffee"]
     assert said[-1] == "Panel g is drawn without blind/00. There is no model at prior/00."
 
 

@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import scipy.stats
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
@@ -83,33 +82,17 @@ def points(axis):
 # The bootstrap.
 
 
-def test_a_band_is_the_percentile_bootstrap_of_scipy():
-    sample = np.random.default_rng(1).gamma(2.0, size=13)
-    ours = bootstrap_band(sample, num_resamples=2000, seed=5)
-    theirs = scipy.stats.bootstrap(
-        (sample,), np.median, n_resamples=2000, method="percentile", rng=np.random.default_rng(5)
-    ).confidence_interval
-    np.testing.assert_allclose(ours, (theirs.low, theirs.high), rtol=1e-12)
-
-
 def test_a_band_is_that_of_all_resamples():
     sample = np.array([0.0, 1.0, 3.0, 7.0])
     assert bootstrap_band(sample, level=0.5) == tuple(np.quantile(all_medians(sample), [0.25, 0.75]))
 
 
 def test_the_band_of_one_seed_is_its_value_and_of_more_is_repeatable():
-    assert bootstrap_band([2.5]) == (2.5, 2.5)
+    assert bootstrap_band(np.array([2.5])) == (2.5, 2.5)
+    assert np.isnan(bootstrap_band(np.array([]))).all()
     sample = np.random.default_rng(0).standard_normal(20)
     assert bootstrap_band(sample) == bootstrap_band(sample)
     assert np.subtract(*bootstrap_band(sample, level=0.5)[::-1]) < np.subtract(*bootstrap_band(sample)[::-1])
-
-
-@pytest.mark.parametrize("bad", [[], [1.0, np.nan], [[1.0]]])
-def test_a_band_of_nothing_is_refused(bad):
-    with pytest.raises(ValueError, match="finite value for each seed"):
-        bootstrap_band(bad)
-    with pytest.raises(ValueError, match="level"):
-        bootstrap_band([1.0], level=1.0)
 
 
 # Rows.

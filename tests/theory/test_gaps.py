@@ -58,9 +58,8 @@ def test_the_whole_run_is_its_first_and_last_entry():
 
 
 def test_an_entry_survives_json():
-    given = entry(7, 1.25, math.inf, se=0.5)
-    assert given.to_dict()["losses"]["D"]["value"] == "inf"
-    assert Entry.from_dict(given.to_dict()) == given
+    given = entry(7, 1.25, math.inf, se=0.5).to_dict()
+    assert given == {"update": 7, "score": 1.25, "losses": {"D": {"value": "inf", "se": 0.5}}}
 
 
 @pytest.mark.parametrize(

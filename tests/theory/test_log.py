@@ -44,9 +44,9 @@ def test_a_log_looks_every_k_updates_and_changes_nothing():
 @pytest.mark.parametrize("method", [KAFFEE, CORE_COLLAPSE])
 def test_the_fixed_score_is_the_methods_objective_on_the_same_windows(method):
     model, series = small_model(), standard_series()
-    score = fixed_score(model, series, method, SETTINGS, num_windows=5, seed=3)
+    score = fixed_score(model, series, method, SETTINGS, num_windows=5)
     surrogate = model.replace(core=model.core.surrogate())
-    batch = training_windows(series, 6).sample(jax.random.key(3), 5)
+    batch = training_windows(series, 6).sample(jax.random.key(0), 5)
     expected = window_nll(surrogate, batch.observations, batch.mask, method.recursion, burn_in=1).loss
     assert score(surrogate) == pytest.approx(float(expected), rel=1e-5)
     assert score(surrogate) == score(surrogate)

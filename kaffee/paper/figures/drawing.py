@@ -25,29 +25,20 @@ _Drawings = dict[str, Callable[[], Figure]]
 
 
 def make_figures(
-    store: ResultStore,
-    folder: Path,
-    *,
-    format: str = "svg",
-    arm: str | None = None,
-    say: _Say = lambda text: None,
+    store: ResultStore, folder: Path, *, format: str = "svg", arm: str | None = None, say: _Say = lambda text: None
 ) -> Iterator[Path]:
     """Draw what the finished cells of a recipe allow, and yield each file when it is written.
 
     Args:
         arm: Rows with this suffix, and the prior, in files with this suffix.
         say: Told what takes time, and what is missing.
-
-    Raises:
-        KaffeeError: There are no finished cells.
     """
     if format not in FORMATS:
         raise ConfigError(unknown("format", format, FORMATS))
     recipe = store.recipe.name.split("-")[0]  # under any preset
     if recipe not in _DRAWINGS:
-        raise ConfigError(
-            f"There are no figures of '{store.recipe.name}'. Recipes with figures: {', '.join(_DRAWINGS)}."
-        )
+        known = ", ".join(_DRAWINGS)
+        raise ConfigError(f"There are no figures of '{store.recipe.name}'. Recipes with figures: {known}.")
     if arm is not None and recipe != "table1":
         raise ConfigError(f"'{store.recipe.name}' has no arms; leave out --arm.")
     suffix = "" if arm is None else f"_{arm}"
@@ -92,8 +83,8 @@ _DRAWINGS: dict[str, Callable[[ResultStore, str | None, _Say], _Drawings]] = {
 }
 
 
+@page_style()
 def _render(figure: Figure, format: str) -> bytes:
     buffer = io.BytesIO()
-    with page_style():
-        figure.savefig(buffer, format=format, dpi=300, metadata=_METADATA[format])
+    figure.savefig(buffer, format=format, dpi=300, metadata=_METADATA[format])
     return buffer.getvalue()

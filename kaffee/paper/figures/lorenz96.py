@@ -13,15 +13,12 @@ from matplotlib.patches import FancyBboxPatch
 from kaffee.errors import KaffeeError
 from kaffee.paper.figures.assimilation import LYAPUNOV_STEPS, AssimilationData, assimilation_panels
 from kaffee.paper.figures.rows import LOOKS, DrawnRow, Spread, bootstrap_band, spread_over_seeds
-from kaffee.paper.summary import LARGER_IS_BETTER, judge
+from kaffee.paper.summary import LARGER_IS_BETTER, find_entry, judge
 from kaffee.report.style import WIDTH, page_style
 
-_SMALL = 6.2
-"""Font size of annotations."""
-_PAPER_COLOUR = "0.35"
-_PAPER_OFFSET = 0.28
-_LOG_FROM = 30.0
-"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+_SMALL = 6.2  # font size of annotations
+_PAPER_COLOUR, _PAPER_OFFSET = "0.35", 0.28
+_LOG_FROM = 30.0  # ratio of the largest to the smallest value from which an axis is logarithmic
 _METRICS = {
     "nll": "a  NLL ↓",
     "d_stsp_core": r"b  $D_\mathrm{stsp}^\mathrm{core}$ ↓",
@@ -30,47 +27,45 @@ _METRICS = {
 }
 
 
+@page_style()
 def results_figure(rows: list[DrawnRow], truth: Float[np.ndarray, " N"], data: AssimilationData | None) -> Figure:
-    """Draw panels a to g: the gap, the invariants, the local uncertainty.
-
-    Args:
-        truth: The true Lyapunov exponents, largest first.
-        data: What panel g shows; None leaves a note in its place.
-    """
-    with page_style():
-        heights = [0.55 + 0.33 * len(rows), 2.4, 0.5 + 1.0 * (1 if data is None else len(data.runs))]
-        figure = Figure(figsize=(WIDTH, sum(heights)))
-        parts: Any = figure.subfigures(3, 1, height_ratios=heights)
-        top, middle, bottom = parts
-        axes = top.subplots(1, len(_METRICS), sharey=True)
-        for axis, (metric, title) in zip(axes, _METRICS.items(), strict=True):
-            _metric_panel(axis, rows, metric, title)
-        top.legend(handles=_legend_handles(), loc="outside upper right", ncols=3)
-        left, right = middle.subplots(1, 2, width_ratios=[1.35, 1.0])
-        _exponents_panel(left, rows, truth, r"e  Positive Lyapunov exponents $\lambda_i$ of the core")
-        _entropy_panel(right, rows, truth, r"f  KS entropy $h_\lambda^\mathrm{core}$")
-        handles, labels = left.get_legend_handles_labels()
-        middle.legend(handles, labels, loc="outside lower center", ncols=7, handlelength=1.8, columnspacing=1.2)
-        assimilation_panels(bottom, data)
-        return figure
+    """Draw panels a to g: the gap, the invariants (`truth` are the true Lyapunov exponents), the local uncertainty."""
+    heights = [0.55 + 0.33 * len(rows), 2.4, 0.5 + 1.0 * (1 if data is None else len(data[0]))]
+    figure = Figure(figsize=(WIDTH, sum(heights)))
+    top, middle, bottom = figure.subfigures(3, 1, height_ratios=heights)
+    axes = top.subplots(1, len(_METRICS), sharey=True)
+    for axis, (metric, title) in zip(axes, _METRICS.items(), strict=True):
+        _metric_panel(axis, rows, metric, title)
+    marks: dict[str, Any] = {
+        "median ± SE over seeds": {"marker": "o", "color": "0.1", "markersize": 4},
+        "single seed": {"marker": ".", "color": "0.1", "alpha": 0.45, "markersize": 2},
+        "paper ± SE": {"marker": "o", "color": _PAPER_COLOUR, "markerfacecolor": "white", "markersize": 4},
+    }
+    handles = [Line2D([], [], linestyle="", label=label, **look) for label, look in marks.items()]
+    top.legend(handles=handles, loc="outside upper right", ncols=3)
+    left, right = middle.subplots(1, 2, width_ratios=[1.35, 1.0])
+    _exponents_panel(left, rows, truth, r"e  Positive Lyapunov exponents $\lambda_i$ of the core")
+    _entropy_panel(right, rows, truth, r"f  KS entropy $h_\lambda^\mathrm{core}$")
+    legend = {"ncols": 7, "handlelength": 1.8, "columnspacing": 1.2}
+    middle.legend(*left.get_legend_handles_labels(), loc="outside lower center", **legend)
+    assimilation_panels(bottom, data)
+    return figure
 
 
 def _metric_panel(axis: Axes, rows: list[DrawnRow], metric: str, title: str, *, may_be_log: bool = True) -> None:
-    """Draw one metric for all rows: medians with standard errors, seeds behind, the paper's value (hollow) below.
-
-    Seeds without a value are counted at their row.
-    """
+    """Draw medians with standard errors, seeds behind, the paper's value (hollow) below; count seeds without one."""
     shown: list[float] = []
     for y, row in enumerate(rows):
         spread = row.spread(metric)
         # A fixed zigzag, so that seeds with close values can be told apart.
         jitter = 0.11 * (np.arange(len(spread.values)) % 3 - 1)
         axis.plot(spread.values, y + jitter, ".", color=row.colour, alpha=0.45, markersize=2, zorder=1, gid="seeds")
+        paper, look = row.row.paper.get(metric), {"fmt": row.marker, "markersize": 4, "capsize": 1.8, "elinewidth": 1.0}
         if spread.values.size:
-            _point(axis, spread.median, spread.se, y, row.marker, row.colour, face=row.colour)
-        paper = row.row.paper.get(metric)
+            axis.errorbar(spread.median, y, xerr=spread.se, color=row.colour, markerfacecolor=row.colour, **look)
         if paper is not None:
-            _point(axis, *paper, y + _PAPER_OFFSET, row.marker, _PAPER_COLOUR, face="white")
+            hollow: Any = {"color": _PAPER_COLOUR, "markerfacecolor": "white", **look}
+            axis.errorbar(paper[0], y + _PAPER_OFFSET, xerr=paper[1], **hollow)
         note = spread.note if row.defines(metric) else "no shell"
         if note:
             at = (0.99, y - 0.36 if row.defines(metric) else y)
@@ -91,34 +86,8 @@ def _add_grid(axis: Axes, direction: Literal["x", "y"]) -> None:
     axis.set_axisbelow(True)
 
 
-def _point(axis: Axes, median: float, se: float, y: float, marker: str, colour: str, face: str) -> None:
-    axis.errorbar(
-        median, y, xerr=se, fmt=marker, color=colour, markerfacecolor=face, markersize=4, capsize=1.8, elinewidth=1.0
-    )
-
-
-def _legend_handles() -> list[Line2D]:
-    def mark(label: str, **look: Any) -> Line2D:
-        return Line2D([], [], linestyle="", label=label, **look)
-
-    return [
-        mark("median ± SE over seeds", marker="o", color="0.1", markersize=4),
-        mark("single seed", marker=".", color="0.1", alpha=0.45, markersize=2),
-        mark("paper ± SE", marker="o", color=_PAPER_COLOUR, markerfacecolor="white", markersize=4),
-    ]
-
-
-def _leading_exponents(row: DrawnRow, count: int) -> list[tuple[float, float]]:
-    """Take median and standard error over seeds of the leading exponents, as many as were computed up to `count`."""
-    stored = [(record.get("extra") or {}).get("exponents_core") for record in row.records]
-    spectra = [spectrum for spectrum in stored if spectrum]  # empty where the core diverged
-    available = min((len(spectrum) for spectrum in spectra), default=0)
-    spreads = [spread_over_seeds([spectrum[i] for spectrum in spectra]) for i in range(min(count, available))]
-    return [(spread.median, spread.se) for spread in spreads]
-
-
 def _exponents_panel(axis: Axes, rows: list[DrawnRow], truth: Float[np.ndarray, " N"], title: str) -> None:
-    """Draw the reconstruction of the true positive Lyapunov exponents lambda_i, in order: medians, +-SE as bands.
+    """Draw the true positive Lyapunov exponents lambda_i and those of the cores: medians, +-SE as bands.
 
     The axis ends at -lambda_1; rows that lie below as a whole are named with their leading exponent.
     """
@@ -128,11 +97,12 @@ def _exponents_panel(axis: Axes, rows: list[DrawnRow], truth: Float[np.ndarray, 
     axis.plot(index, truth[:count], "-", color="black", linewidth=1.6, marker="_", markersize=7, label="Truth")
     lowest, below = 0.0, []
     for row in rows:
-        exponents = np.array(_leading_exponents(row, count))
-        if not exponents.size:
+        stored = [find_entry(record, "extra", "exponents_core") for record in row.records]
+        leading = list(zip(*filter(None, stored), strict=False))[:count]  # empty where the core diverged
+        if not leading:
             continue
-        median, se = exponents.T
-        shown = index[: len(exponents)]
+        median, se = np.array([spread_over_seeds(list(values))[1:3] for values in leading]).T
+        shown = index[: len(leading)]
         axis.fill_between(shown, median - se, median + se, color=row.colour, alpha=0.25, linewidth=0)
         axis.plot(shown, median, marker=row.marker, color=row.colour, markersize=3.2, label=row.title, zorder=3)
         lowest = min(lowest, np.nanmin(median - se))
@@ -155,17 +125,12 @@ def _entropy_panel(axis: Axes, rows: list[DrawnRow], truth: Float[np.ndarray, " 
     axis.set_xlim(left=min(-0.04 * h, axis.get_xlim()[0]), right=max(1.08 * h, axis.get_xlim()[1]))
 
 
+@page_style()
 def spectrum_figure(rows: list[DrawnRow], start: Literal["embedding", "filtered"] = "embedding") -> Figure:
     """Draw NLL, CRPS and G_tan^(H) of the probabilistic rows over the horizon H, in Lyapunov times.
 
-    Lines are medians over seeds, bands the bootstrap 95 % intervals of these medians.
-
-    Args:
-        start: Of the forecasts: the embedded observation (the paper's) or the filtered belief. G_tan^(H) always
-            starts at the filtered belief.
-
-    Raises:
-        KaffeeError: No cell holds scores over horizons.
+    Lines are medians over seeds, bands the bootstrap 95 % intervals of these medians. Forecasts start at the embedded
+    observation (the paper's) or at the filtered belief, G_tan^(H) always at the latter.
     """
     spectra = {row.title: _spectrum_horizons(row) for row in rows}
     drawn = [row for row in rows if spectra[row.title]]
@@ -179,35 +144,32 @@ def spectrum_figure(rows: list[DrawnRow], start: Literal["embedding", "filtered"
     horizons = sorted({h for row in drawn for h in spectra[row.title]})
     times = [h / LYAPUNOV_STEPS for h in horizons]
     worst = {row.title: spread_over_seeds([]) for row in drawn}
-    with page_style():
-        figure = Figure(figsize=(WIDTH, 2.7))
-        axes = figure.subplots(1, 3)
-        for axis, (title, path) in zip(axes, panels.items(), strict=True):
-            for row in drawn:
-                spreads = [row.spread("extra", "spectrum", str(h), *path) for h in spectra[row.title]]
-                _draw_spectrum(axis, row, [h / LYAPUNOV_STEPS for h in spectra[row.title]], spreads)
-                worst[row.title] = max(worst[row.title], *spreads, key=lambda spread: spread.diverged)
-            axis.set_xticks(times, [f"{time:.2f}" for time in times])
-            axis.tick_params(axis="x", labelsize=6.5)
-            _add_grid(axis, "y")
-            axis.set(xlabel=r"horizon $H$ in Lyapunov times", title=title)
-        axes[2].axhline(0.0, color="0.7", linewidth=0.6, zorder=0)
-        handles = axes[0].get_legend_handles_labels()[0]
-        labels = [title + (f" ({spread.note})" if spread.note else "") for title, spread in worst.items()]
-        figure.legend(handles, labels, loc="outside lower center", ncols=5)
-        return figure
+    figure = Figure(figsize=(WIDTH, 2.7))
+    axes = figure.subplots(1, 3)
+    for axis, (title, path) in zip(axes, panels.items(), strict=True):
+        for row in drawn:
+            spreads = [row.spread("extra", "spectrum", str(h), *path) for h in spectra[row.title]]
+            _draw_spectrum(axis, row, [h / LYAPUNOV_STEPS for h in spectra[row.title]], spreads)
+            worst[row.title] = max(worst[row.title], *spreads, key=lambda spread: spread.diverged)
+        axis.set_xticks(times, [f"{time:.2f}" for time in times])
+        axis.tick_params(axis="x", labelsize=6.5)
+        _add_grid(axis, "y")
+        axis.set(xlabel=r"horizon $H$ in Lyapunov times", title=title)
+    axes[2].axhline(0.0, color="0.7", linewidth=0.6, zorder=0)
+    handles = axes[0].get_legend_handles_labels()[0]
+    labels = [title + (f" ({spread.note})" if spread.note else "") for title, spread in worst.items()]
+    figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    return figure
 
 
 def _spectrum_horizons(row: DrawnRow) -> list[int]:
     """List the horizons, in steps, that the finished cells of a row hold."""
-    stored = [(record.get("extra") or {}).get("spectrum") or {} for record in row.records]
-    return sorted({int(h) for spectrum in stored for h in spectrum})
+    return sorted({int(h) for record in row.records for h in find_entry(record, "extra", "spectrum") or ()})
 
 
 def _draw_spectrum(axis: Axes, row: DrawnRow, times: list[float], spreads: list[Spread]) -> None:
-    band = [bootstrap_band(one.values) if one.values.size else (np.nan, np.nan) for one in spreads]
-    axis.fill_between(times, *np.transpose(band), color=row.colour, alpha=0.22, linewidth=0)
-    median = [one.median for one in spreads]
+    band, median = np.transpose([bootstrap_band(one.values) for one in spreads]), [one.median for one in spreads]
+    axis.fill_between(times, *band, color=row.colour, alpha=0.22, linewidth=0)
     axis.plot(times, median, marker=row.marker, markersize=3.5, color=row.colour, label=row.title)
 
 
@@ -239,34 +201,27 @@ _EXPLANATION = (
 _MARKS = {"better": ("✓", "#0072B2"), "worse": ("✗", "#D55E00"), "same": ("≈", "0.35"), "": ("", "0.1")}
 
 
+@page_style()
 def taxonomy_figure(rows: list[DrawnRow]) -> Figure:
-    """Set objective against transport, with the prior and the frozen core beside: signatures as medians ± SE.
-
-    Values of the core are judged against the prior; it has no shell, so NLL and G_tan are judged against the frozen
-    core, which is the prior with a calibrated shell.
-    """
+    """Set objective against transport, with the prior and the frozen core beside: signatures as medians ± SE."""
     by_method = {row.method: row for row in rows if row.method in _BOXES}
-    with page_style():
-        figure = Figure(figsize=(WIDTH, 3.8))
-        axis = figure.subplots()
-        axis.set(xlim=(0.0, _LEFT[-1] + _BOX_WIDTH + 0.02), ylim=(2.0, -0.16))
-        axis.set_axis_off()
-        for left, title in zip(_LEFT, _COLUMNS, strict=True):
-            axis.text(left + _BOX_WIDTH / 2, -0.04, title, ha="center", va="bottom", weight="bold", fontsize=8.5)
-        for line, title in enumerate(_LINES):
-            axis.text(_LEFT[1] - 0.06, line + 0.49, title, rotation=90, ha="center", va="center", weight="bold")
-        for method in _BOXES:
-            _draw_box(axis, method, by_method)
-        figure.supxlabel(_EXPLANATION, fontsize=7)
-        return figure
+    figure = Figure(figsize=(WIDTH, 3.8))
+    axis = figure.subplots()
+    axis.set(xlim=(0.0, _LEFT[-1] + _BOX_WIDTH + 0.02), ylim=(2.0, -0.16))
+    axis.set_axis_off()
+    for left, title in zip(_LEFT, _COLUMNS, strict=True):
+        axis.text(left + _BOX_WIDTH / 2, -0.04, title, ha="center", va="bottom", weight="bold", fontsize=8.5)
+    for line, title in enumerate(_LINES):
+        axis.text(_LEFT[1] - 0.06, line + 0.49, title, rotation=90, ha="center", va="center", weight="bold")
+    for method in _BOXES:
+        _draw_box(axis, method, by_method)
+    figure.supxlabel(_EXPLANATION, fontsize=7)
+    return figure
 
 
 def _compare_spreads(value: Spread, baseline: Spread, *, larger_is_better: bool) -> str:
-    """Judge a value: 'better', 'worse' or 'same' as the baseline, or '' if there is nothing to compare.
-
-    Seeds that all diverged are worse than any that did not.
-    """
-    if not baseline.values.size or not value.num_seeds:
+    """Judge a value: 'better', 'worse' (also if all seeds diverged) or 'same' as the baseline, '' without seeds."""
+    if not baseline.values.size or not (value.values.size or value.diverged):
         return ""
     if not value.values.size:
         return "worse"

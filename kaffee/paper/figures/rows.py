@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike
+from scipy.stats import bootstrap
 
 from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.paper.cells import ResultStore
@@ -29,13 +29,7 @@ LOOKS = {
 
 
 class Spread(NamedTuple):
-    """A median over seeds.
-
-    Attributes:
-        values: Of the seeds that have one.
-        median, se: Theirs, with the robust standard error of appendix C.4; NaN if there are none.
-        diverged: Finished seeds without a value.
-    """
+    """A median over the seeds that have a value, with the robust standard error of appendix C.4; else NaN."""
 
     values: np.ndarray
     median: float
@@ -43,13 +37,9 @@ class Spread(NamedTuple):
     diverged: int
 
     @property
-    def num_seeds(self) -> int:
-        return len(self.values) + self.diverged
-
-    @property
     def note(self) -> str:
         """How many seeds have no value, in words; empty if all have one."""
-        return f"{self.diverged} of {self.num_seeds} diverged" if self.diverged else ""
+        return f"{self.diverged} of {len(self.values) + self.diverged} diverged" if self.diverged else ""
 
 
 def spread_over_seeds(values: list[float | None]) -> Spread:
@@ -98,9 +88,7 @@ def select_rows(recipe: Recipe, arm: str | None = None) -> list[Row]:
         wanted = row.reproduces if arm is None else row.name.endswith(f"_{arm}")
         return wanted or (row.reproduces and row.method == "prior")
 
-    order = list(LOOKS)
-    chosen = [row for row in recipe.rows if belongs(row)]
-    return sorted(chosen, key=lambda row: order.index(row.method) if row.method in order else len(order))
+    return sorted(filter(belongs, recipe.rows), key=lambda row: [*LOOKS, row.method].index(row.method))
 
 
 def read_row(store: ResultStore, row: Row) -> DrawnRow:
@@ -110,47 +98,33 @@ def read_row(store: ResultStore, row: Row) -> DrawnRow:
 
 
 def read_rows(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
-    """Read the rows of an arm that have finished cells.
-
-    Raises:
-        KaffeeError: There are none, or those of the prior only when an arm was asked for.
-    """
+    """Read the rows of an arm that have finished cells; raise if there are none, or the prior's only for an arm."""
     rows = [row for row in (read_row(store, row) for row in select_rows(store.recipe, arm)) if row.records]
-    if not rows or (arm is not None and not any(row.method != "prior" for row in rows)):
+    if not rows or (arm is not None and all(row.method == "prior" for row in rows)):
         which = "" if arm is None else f" of the arm '{arm}'"
-        raise KaffeeError(
-            f"{store.folder} holds no finished cells{which} made under the settings of this recipe. "
-            "First: kaffee bench run; see also: kaffee bench status"
-        )
+        remedy = "First: kaffee bench run; see also: kaffee bench status"
+        none = f"{store.folder} holds no finished cells{which} made under the settings of this recipe."
+        raise KaffeeError(f"{none} {remedy}")
     return rows
 
 
-def bootstrap_band(
-    values: ArrayLike, *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap_band(values: Float[np.ndarray, " S"], *, level: float = 0.95) -> tuple[float, float]:
     """Compute the percentile bootstrap interval of a median (bands of the forecast-skill spectrum, appendix D.1).
 
-    >>> bootstrap_band([1.0, 2.0, 3.0, 4.0, 5.0])
+    >>> bootstrap_band(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     (1.0, 5.0)
-
-    Raises:
-        ValueError: There are no values, or some are not finite.
     """
-    given = np.asarray(values, np.float64)
-    if given.ndim != 1 or not given.size or not np.isfinite(given).all():
-        raise ValueError(f"A band needs one finite value for each seed; given {given.tolist()}.")
-    if not 0 < level < 1:
-        raise ValueError(f"A band needs a level between 0 and 1; given {level}.")
-    drawn = np.random.default_rng(seed).integers(0, given.size, (num_resamples, given.size))
-    low, high = np.quantile(np.median(given[drawn], axis=1), [(1 - level) / 2, (1 + level) / 2])
+    if len(values) < 2:
+        return (float(values[0]),) * 2 if len(values) else (np.nan, np.nan)
+    options: Any = {"n_resamples": 10_000, "method": "percentile", "rng": np.random.default_rng(0)}
+    low, high = bootstrap((values,), np.median, confidence_level=level, **options).confidence_interval
     return float(low), float(high)
 
 
 def read_true_exponents(settings: CellSettings, path: Path) -> Float[np.ndarray, " N"]:
-    """Read the spectrum of the noise-free flow, largest exponent first, or compute it once and write it.
+    """Read the spectrum of the noise-free flow, that of `Reference.lyapunov`, or compute it once and write it.
 
-    It is that of `Reference.lyapunov`, over as many steps as the protocol's free runs; the cells keep only the sum of
-    the positive exponents.
+    The cells keep only the sum of the positive exponents.
     """
     wanted = {"system": settings.data.system, "num_steps": settings.protocol.rollout_steps}
     if path.exists():
