@@ -90,28 +90,11 @@ def assimilate_sparsely(
     hidden: tuple[int, ...] = (),
     seed: int = 0,
 ) -> AssimilationRun:
-    """Filter sparse, partial observations as they come.
-
-    Args:
-        num_steps: Steps that are kept, after `warm_up`.
-        every: Show every k-th step.
-        hidden: Coordinates that are never shown, not even in the first row.
-    """
-    shape = reference.test_observations[: warm_up + num_steps + 1].shape
-    mask = sparse_mask(*shape, every=every, hidden=hidden)
-    return filter_held_out(model, reference, recursion, mask, warm_up=warm_up, seed=seed)
-
-
-def sparse_mask(num_steps: int, num_coordinates: int, *, every: int, hidden: tuple[int, ...] = ()) -> np.ndarray:
-    """Show every `every`-th step, but not the hidden coordinates.
-
-    >>> sparse_mask(4, 2, every=3, hidden=(1,)).astype(int).tolist()
-    [[1, 0], [0, 0], [0, 0], [1, 0]]
-    """
-    mask = np.zeros((num_steps, num_coordinates), bool)
+    """Filter every k-th observation without the hidden coordinates; keep `num_steps` after `warm_up`."""
+    mask = np.zeros(reference.test_observations[: warm_up + num_steps + 1].shape, bool)
     mask[::every] = True
     mask[:, list(hidden)] = False
-    return mask
+    return filter_held_out(model, reference, recursion, mask, warm_up=warm_up, seed=seed)
 
 
 _SHELL_METRICS = (

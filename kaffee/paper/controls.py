@@ -4,8 +4,7 @@ Each cell trains one objective on one noisy series and compares what the core le
 radius of the spiral (figures nochaos_exp1_*), the limit cycle of Van der Pol (figures nochaos_exp2_*).
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy.stats import sem, spearmanr
-from scipy.stats import t as student
+from scipy.stats import spearmanr
 
 from kaffee.filtering.rollout import free_run
 from kaffee.model.core import Core
@@ -144,29 +142,6 @@ def _spiral_numbers(model: StateSpaceModel) -> dict[str, Any]:
 def _spiral_curves(model: StateSpaceModel, seed: int, settings: SpiralSettings) -> dict[str, Any]:
     core, noisy = _free_runs(model, settings.start, settings.shown_steps, settings.shown_steps, seed)
     return {"core": core, "stochastic": noisy}
-
-
-def _interval(values: Iterable[float]) -> tuple[float, float]:
-    """Return mean and half the width of its 95 % confidence interval (Student's t), NaN for a single value.
-
-    >>> [round(number, 3) for number in _interval([1.0, 2.0, 3.0])]
-    [2.0, 2.484]
-    """
-    array = np.array(list(values), np.float64)
-    half = student.ppf(0.975, len(array) - 1) * sem(array) if len(array) > 1 else np.nan
-    return float(array.mean()), float(half)
-
-
-def spiral_summary(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[float, dict[str, tuple[float, float]]]]:
-    """Average spectral radius and its absolute error over seeds, by objective and noise level."""
-    groups: dict[str, dict[float, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        groups[cell["objective"]][cell["noise"]].append(cell)
-
-    def average(group: list[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-        return {name: _interval(cell[name] for cell in group) for name in ("spectral_radius", "radius_error")}
-
-    return {name: {noise: average(group) for noise, group in by_noise.items()} for name, by_noise in groups.items()}
 
 
 # Half the range, in data units, below which a run is at rest; rounding in float32 leaves about 1e-6.

@@ -242,18 +242,13 @@ class DaskEngine(LocalEngine):
 
         # Dask drops a worker for good that takes longer to start again, and a run without workers would wait for ever.
         patience = {"distributed.deploy.lost-worker-timeout": f"{2 * _RESTART_SECONDS} s"}
+        # A cell is not ended for its size while there is memory left, and deaths are counted here.
+        local: Any = {"threads_per_worker": 1, "processes": True, "memory_limit": 0, "dashboard_address": None}
+        local["scheduler_kwargs"] = {"allowed_failures": 0}
         with ExitStack() as stack:
             if self.scheduler is None:
                 stack.enter_context(dask.config.set(patience))
-                cluster = self._dask.LocalCluster(
-                    n_workers=self.num_workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    memory_limit=0,  # a cell is not ended for its size while there is memory left
-                    dashboard_address=None,
-                    scheduler_kwargs={"allowed_failures": 0},  # deaths are counted here
-                )
-                stack.enter_context(cluster)
+                cluster = stack.enter_context(self._dask.LocalCluster(n_workers=self.num_workers, **local))
             try:
                 self._client = self._dask.Client(self.scheduler or cluster)
             except (OSError, ValueError) as error:

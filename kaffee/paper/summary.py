@@ -52,7 +52,7 @@ def find_entry(record: dict[str, Any], metric: str, *path: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Summary:
+class _Summary:
     """One number of a table, over `n` seeds.
 
     Attributes:
@@ -85,7 +85,7 @@ class Summary:
         return "agrees" if word == "same" else word
 
 
-Summaries = dict[str, dict[str, Summary]]
+Summaries = dict[str, dict[str, _Summary]]
 
 
 def summarise(store: ResultStore, metrics: tuple[str, ...] | None = None, system: str | None = None) -> Summaries:
@@ -100,7 +100,7 @@ def summarise(store: ResultStore, metrics: tuple[str, ...] | None = None, system
     return summaries
 
 
-def _summarise_one(metric: str, records: list[dict[str, Any]], paper: tuple[float, float] | None) -> Summary:
+def _summarise_one(metric: str, records: list[dict[str, Any]], paper: tuple[float, float] | None) -> _Summary:
     values = [float(value) for record in records if (value := find_entry(record, metric)) is not None]
     kind = next((kind for kind in ("stoch", "core") if metric.endswith(f"_{kind}")), None)
 
@@ -114,14 +114,16 @@ def _summarise_one(metric: str, records: list[dict[str, Any]], paper: tuple[floa
     errors = [find_entry(record, "h_reference_error") or 0.0 for record in records] if metric.startswith("dh_") else []
     without = [record for record in records if find_entry(record, metric) is None]
     missing = len(without) - count_diverged(without) if values else 0
-    median = median_with_error(values) if values else (None, None)
-    return Summary(*median, len(values), diverged, *(paper or (None, None)), max(errors, default=0.0), count, missing)
+    median, se = median_with_error(values) if values else (None, None)
+    paper_value, paper_se = paper or (None, None)
+    reference_se = max(errors, default=0.0)
+    return _Summary(median, se, len(values), diverged, paper_value, paper_se, reference_se, count, missing)
 
 
 def to_json(summaries: Summaries) -> dict[str, Any]:
     """Convert to `{"rows": {row: {metric: fields}}}`, with "count" where there is one."""
 
-    def fields(summary: Summary) -> dict[str, Any]:
+    def fields(summary: _Summary) -> dict[str, Any]:
         names = _JSON_FIELDS if summary.count is None else (*_JSON_FIELDS, "count")
         return {name: getattr(summary, name) for name in names}
 
@@ -148,10 +150,7 @@ def to_table(store: ResultStore, summaries: Summaries, *, against_paper: bool) -
 
 
 def system_tables(
-    store: ResultStore,
-    systems: tuple[str, ...],
-    metrics: tuple[str, ...] | None = None,
-    rows: list[str] | None = None,
+    store: ResultStore, systems: tuple[str, ...], metrics: tuple[str, ...] | None = None, rows: list[str] | None = None
 ) -> list[Table]:
     """Make one table for each metric: systems down, rows across."""
     names = rows or [row.name for row in store.recipe.rows]
@@ -166,11 +165,11 @@ def system_tables(
     return tables
 
 
-def _note_on_missing(summaries: Iterable[Summary]) -> str:
+def _note_on_missing(summaries: Iterable[_Summary]) -> str:
     return " [k]: k cells without the number are left out." if any(s.missing for s in summaries) else ""
 
 
-def _format(metric: str, summary: Summary) -> str:
+def _format(metric: str, summary: _Summary) -> str:
     missing = f" [{summary.missing}]" if summary.missing else ""
     if summary.count is not None:
         return (f"{summary.count} of {summary.n}" if metric in _OF_SEEDS else str(summary.count)) + missing

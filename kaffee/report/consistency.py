@@ -85,7 +85,7 @@ def _describe_dispersion(d: Diagnosis) -> list[str]:
     excess, limit = np.array(d.dispersion) - 1.0, 2.0 * np.nan_to_num(d.dispersion_se)
     for beyond, size, word in ((excess > limit, "larger", "under"), (-excess > limit, "smaller", "over")):
         if beyond.any():
-            where = _names(np.array(d.columns)[beyond])
+            where = _names(np.array(d.columns)[beyond].tolist())
             lines.append(f"Dispersion: errors are {size} than predicted ({word}dispersed) in {where}.")
     if not lines:
         lines.append("Dispersion: errors are as large as predicted in every coordinate, within two standard errors.")

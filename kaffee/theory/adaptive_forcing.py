@@ -32,7 +32,7 @@ norm = partial(jnp.linalg.norm, axis=(-2, -1))
 """The Frobenius norm of matrices; with ord=2 the largest singular value."""
 
 
-class Factors(NamedTuple):
+class _Factors(NamedTuple):
     """The pieces of proposition 3 at every step: J_t, (I - K_t B) J_t, G_t, and the sum of the last two."""
 
     jacobian: Float[Array, "T W M M"]
@@ -42,12 +42,12 @@ class Factors(NamedTuple):
 
 
 @eqx.filter_jit
-def filter_factors(core: Core, trace: Trace) -> Factors:
+def filter_factors(core: Core, trace: Trace) -> _Factors:
     """Compute the factors of a run; without assimilation they are the Jacobians."""
     J, remaining = trace.jacobian, trace.remaining()
     damped = remaining @ J
     if not (trace.recursion.assimilate and trace.recursion.transport):
-        return Factors(J, damped, jnp.zeros_like(J), damped)
+        return _Factors(J, damped, jnp.zeros_like(J), damped)
     Li = trace.innovation.inverse_factor
     u = trace.present * jnp.einsum("twnm,twn->twm", Li, trace.innovation.whitened)
     b = trace.observation.lift(u)
@@ -64,11 +64,11 @@ def filter_factors(core: Core, trace: Trace) -> Factors:
     # One step at a time: the second derivatives of all steps at once would not fit into memory.
     direct, adjoint = jax.lax.map(lambda now: jax.vmap(products)(*now), (trace.previous.mean, a, b))
     gain = remaining @ (direct + JP @ adjoint)
-    return Factors(J, damped, gain, damped + gain)
+    return _Factors(J, damped, gain, damped + gain)
 
 
 @eqx.filter_jit
-def gain_variation(factors: Factors) -> tuple[Float[Array, "T W M M"], Float[Array, "T W"]]:
+def gain_variation(factors: _Factors) -> tuple[Float[Array, "T W M M"], Float[Array, "T W"]]:
     """Solve for R_t = G_t J_t^+ such that the factor is (I - K_t B + R_t) J_t; exact where J is invertible.
 
     Return also ||G - R J|| / ||factor|| (Frobenius), which the paper's second form misses at a singular J.

@@ -86,7 +86,7 @@ class ScalarSystem:
         return kappa * self.a, kappa ** (1.0 / horizon) * self.a
 
 
-class KalmanFit(NamedTuple):
+class _KalmanFit(NamedTuple):
     """The maximum of the innovation likelihood, with standard errors from the observed information."""
 
     a: Measured
@@ -152,7 +152,7 @@ def _solve_moments(x: Float[np.ndarray, "W T"]) -> ScalarSystem:
     return ScalarSystem(a, float(q), float(r), float(p))
 
 
-def fit_kalman(x: Float[np.ndarray, "W T"]) -> KalmanFit:
+def fit_kalman(x: Float[np.ndarray, "W T"]) -> _KalmanFit:
     """Maximise the exact innovation likelihood of independent windows over (a, q, r, p) (proposition 2 (iii)).
 
     In float64, the variances on a log scale. Standard errors are the roots of the diagonal of (W H)^-1, where H is
@@ -178,4 +178,4 @@ def fit_kalman(x: Float[np.ndarray, "W T"]) -> KalmanFit:
     if not (inside and (variances > 0).all() and (len(x) * np.abs(gradient) * errors < 0.1).all()):
         stopped = f"it stopped at (a, q, r, p) = {theta.round(4)}"
         raise KaffeeError(f"The likelihood has no maximum inside: {stopped}. Bring more windows.")
-    return KalmanFit(*(Measured(float(v), float(s)) for v, s in zip(theta, errors, strict=True)))
+    return _KalmanFit(*(Measured(float(v), float(s)) for v, s in zip(theta, errors, strict=True)))

@@ -14,7 +14,7 @@ from kaffee.model.core import Core
 from kaffee.theory.tracing import Trace, inner
 
 
-class Rescaled(Core):
+class _Rescaled(Core):
     """A core with J(s) = s J in the covariance and F unchanged in the mean (lemma 1; s = e^s' in proposition 1).
 
     `jacobian` is therefore not the derivative of the step unless s = 1.
@@ -56,7 +56,7 @@ def rescaling_of_run(recursion: Recursion, dynamics: Dynamics, observations: Obs
     """Differentiate NLL_t by s at s = 1 through the recursion itself, with its later gains, means and Jacobians."""
 
     def terms(s: Float[Array, ""]) -> Float[Array, "T W"]:
-        rescaled = dynamics._replace(core=Rescaled(dynamics.core, s))
+        rescaled = dynamics._replace(core=_Rescaled(dynamics.core, s))
         return scan_terms(recursion, rescaled, observations._replace(noise=None)).nll
 
     one = jnp.ones((), dynamics.process_variance.dtype)

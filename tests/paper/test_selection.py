@@ -55,14 +55,8 @@ def test_the_gap_recipe_sweeps_the_learning_rate_of_every_row():
 @pytest.fixture(scope="module")
 def reference():
     protocol = Protocol(rollout_steps=300, transient=50, forecast_span=250, num_extra_starts=100)
-    return simulate_reference(
-        get_system("lorenz63"),
-        num_train_steps=400,
-        process_noise=0.02,
-        observation_noise=0.1,
-        seed=0,
-        protocol=protocol,
-    )
+    noise = {"process_noise": 0.02, "observation_noise": 0.1, "seed": 0}
+    return simulate_reference(get_system("lorenz63"), num_train_steps=400, protocol=protocol, **noise)
 
 
 @pytest.fixture(scope="module")

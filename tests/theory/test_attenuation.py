@@ -13,10 +13,10 @@ from small import small_model
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.model.shell import Shell
 from kaffee.theory.attenuation import (
-    KalmanFit,
     ScalarSystem,
     _compress_windows,
     _kalman_nll,
+    _KalmanFit,
     _solve_moments,
     fit_kalman,
     series_attenuation,
@@ -89,7 +89,7 @@ def test_open_loop_fits_lie_in_the_interval(data):
 
 def test_the_kalman_likelihood_finds_all_four_parameters(data):
     fit = fit_kalman(data)
-    for name, estimate in zip(KalmanFit._fields, fit, strict=True):
+    for name, estimate in zip(_KalmanFit._fields, fit, strict=True):
         assert within(estimate, getattr(EXPANDING, name)), name
         assert estimate.se < 0.05 * getattr(EXPANDING, name)
     assert fit.system.a > 1.0
@@ -97,7 +97,7 @@ def test_the_kalman_likelihood_finds_all_four_parameters(data):
 
 def test_standard_errors_of_the_kalman_fit_are_the_spread_of_fits():
     fits = [fit_kalman(simulate_windows(EXPANDING, 4000, LENGTH, seed=seed)) for seed in range(12)]
-    for name in KalmanFit._fields:
+    for name in _KalmanFit._fields:
         values, errors = np.array([getattr(fit, name) for fit in fits]).T
         assert 0.5 < np.std(values, ddof=1) / np.mean(errors) < 1.7, name
 

@@ -1,14 +1,13 @@
 """Proposition 3 against automatic differentiation of the real step, its special case, and where it ends."""
 
 import equinox as eqx
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from appendix import PROBLEMS, SIZE, random_problem
 from hypothesis import given
-from hypothesis.extra.numpy import arrays
-from models import LATENT, OBSERVED, PROPERTY, STEPS, WINDOWS, Swing, finite_jacobian, make_problem
+from models import PROPERTY, Swing, finite_jacobian, make_problem
 
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, step
@@ -45,20 +44,9 @@ def check_factors(recursion, dynamics, observations):
 
 
 @PROPERTY
-@given(
-    x=arrays(np.float64, (STEPS, WINDOWS, OBSERVED), elements=st.floats(-3.0, 3.0)),
-    process=arrays(np.float64, LATENT, elements=st.floats(-2.0, 1.0)),
-    noise=arrays(np.float64, OBSERVED, elements=st.floats(-2.0, 1.0)),
-    size=st.floats(0.1, 2.0),
-)
+@given(**PROBLEMS, size=SIZE)
 def test_the_factorisation_is_the_derivative_of_the_real_step(x, process, noise, size, x64):
-    dynamics, observations = make_problem("smooth", "general")
-    dynamics = dynamics._replace(
-        core=eqx.tree_at(lambda c: c.W, dynamics.core, size * dynamics.core.W),
-        process_variance=jnp.exp(2 * jnp.asarray(process)),
-        observation_variance=jnp.exp(2 * jnp.asarray(noise)),
-    )
-    run, factors = check_factors(FILTER, dynamics, observations._replace(x=jnp.asarray(x)))
+    run, factors = check_factors(FILTER, *random_problem(x, process, noise, size))
     # (I - K B + R) J, where J is invertible and not by a hair
     R, unfactored = gain_variation(factors)
     rebuilt = (run.remaining() + R) @ factors.jacobian

@@ -65,10 +65,7 @@ def test_an_entry_survives_json():
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
-        (
-            [entry(0, 1.0, 1.0), entry(9, 0.5, 2.0)],
-            "gap over the whole run: S_H fell while these rose: D by 1.000.",
-        ),
+        ([entry(0, 1.0, 1.0), entry(9, 0.5, 2.0)], "gap over the whole run: S_H fell while these rose: D by 1.000."),
         ([entry(0, 1.0, 1.0), entry(9, 0.5, 0.9)], "no certification loss rose by more than 2 standard errors."),
         ([entry(0, 1.0, 1.0), entry(9, 1.5, 2.0)], "the score itself did not improve although D rose"),
         ([entry(0, 1.0, 1.0)], "log more often"),

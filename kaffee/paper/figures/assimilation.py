@@ -16,7 +16,7 @@ from kaffee.errors import CheckpointError, KaffeeError
 from kaffee.filtering.likelihood import get_method
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.context_card import LEVELS, AssimilationRun, assimilate_sparsely, filter_held_out
-from kaffee.paper.figures.rows import DrawnRow, read_row
+from kaffee.paper.figures.rows import DrawnRow
 from kaffee.paper.measurements import train_in_context
 from kaffee.paper.models import reference_for, stored_model, trained_model
 from kaffee.report.style import WIDTH, page_style
@@ -117,16 +117,16 @@ _OWN_LOOKS: dict[str, Any] = {
 }
 
 
-def read_context_rows(store: ResultStore) -> list[DrawnRow]:
-    """Read all rows with finished cells; those beyond the paper have looks of their own."""
-    rows = [replace(read_row(store, row), **_OWN_LOOKS.get(row.name, {})) for row in store.recipe.rows]
+def context_drawings(store: ResultStore, say: Callable[[str], None]) -> dict[str, Callable[[], Figure]]:
+    """Return a function that draws all rows with finished cells; those beyond the paper have looks of their own."""
+    rows = [replace(DrawnRow.read(store, row), **_OWN_LOOKS.get(row.name, {})) for row in store.recipe.rows]
     finished = [row for row in rows if row.records]
     if not finished:
         raise KaffeeError(f"{store.folder} holds no finished cells. First: kaffee bench run {store.recipe.name}")
-    return finished
+    return {"dynamix_context_adaptation": lambda: _draw_context(finished, _filter_online(store, finished, say))}
 
 
-def filter_online(
+def _filter_online(
     store: ResultStore, rows: list[DrawnRow], say: Callable[[str], None]
 ) -> tuple[DrawnRow, AssimilationRun, float] | None:
     """Adapt KAFFEE's model of the first seed again, and filter two coordinates of Lorenz-63, sparsely observed.
@@ -149,7 +149,7 @@ def filter_online(
 
 
 @page_style()
-def context_figure(rows: list[DrawnRow], online: tuple[DrawnRow, AssimilationRun, float] | None) -> Figure:
+def _draw_context(rows: list[DrawnRow], online: tuple[DrawnRow, AssimilationRun, float] | None) -> Figure:
     """Draw panels a (NLL against core drift), b (coverage over all systems), c (one coordinate filtered online)."""
     figure = Figure(figsize=(WIDTH, 5.0))
     layout = figure.add_gridspec(2, 2, height_ratios=(1.0, 0.9))

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from scipy.stats import t as student
 
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.paper.cells import Cell, ResultStore
@@ -14,7 +16,6 @@ from kaffee.paper.controls import (
     SpiralSettings,
     VanDerPolSettings,
     attenuated_radius,
-    spiral_summary,
     spiral_truth,
     van_der_pol_truth,
 )
@@ -98,30 +99,37 @@ def _draw_spiral(truth: _Record, cells: Mapping[str, _Record], start: tuple[floa
 @page_style()
 def _draw_sweep(truth: _Record, cells: Iterable[_Record]) -> Figure:
     """Draw the spectral radius against the noise, with its theory kappa rho, and its error; means with intervals."""
-    summary = spiral_summary(cells)
-    names = tuple(name for name in _LOOKS if name in summary)
+    mean, half = _summarise_spirals(cells)
+    noises = mean.index.unique("noise").sort_values()
+    names = [name for name in _LOOKS if name in mean.index]
     figure = Figure(figsize=(WIDTH, 2.7))
     radius, error = figure.subplots(1, 2)
     for name in names:
-        look, by_noise = _LOOKS[name], summary[name]
-        noises = sorted(by_noise)
+        look, mine, width = _LOOKS[name], mean.loc[name], half.loc[name]
         style: Any = {"color": look.colour, "marker": look.marker, "linestyle": look.line, "elinewidth": 0.9}
         for axis, quantity in ((radius, "spectral_radius"), (error, "radius_error")):
-            mean, half = np.array([by_noise[noise][quantity] for noise in noises]).T
-            axis.errorbar(noises, mean, yerr=half, markersize=3.5, capsize=2, **style)
+            axis.errorbar(mine.index, mine[quantity], yerr=width[quantity], markersize=3.5, capsize=2, **style)
     radius.axhline(truth["spectral_radius"], color=_TRUTH.colour, linewidth=1.2)
-    all_noises = sorted({noise for by_noise in summary.values() for noise in by_noise})
-    fine = np.geomspace(all_noises[0], all_noises[-1], 100)
+    fine = np.geomspace(noises[0], noises[-1], 100)
     radius.plot(fine, [attenuated_radius(noise) for noise in fine], color="0.6", linewidth=2.5, zorder=0)
     radius.annotate("theory: κρ ", (0.7, attenuated_radius(0.7)), color="0.4", ha="right", va="top")
     radius.set(ylabel="spectral radius ρ", ylim=(0, 1.08), title="Learned damping")
     error.set(ylabel="|ρ − ρ of the truth|", yscale="log", title="Error")
     for axis in (radius, error):
         axis.set(xscale="log", xlabel="observation noise σ (standard deviations of z)")
-        axis.set_xticks(all_noises, [f"{noise:g}" for noise in all_noises])
+        axis.set_xticks(noises, [f"{noise:g}" for noise in noises])
         axis.set_xticks([], minor=True)
     _finish(figure, (radius, error), names)
     return figure
+
+
+def _summarise_spirals(cells: Iterable[_Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Average spectral radius and its absolute error over seeds, by objective and noise level.
+
+    Return also half the widths of the 95 % confidence intervals (Student's t), NaN for a single seed.
+    """
+    groups = pd.DataFrame(list(cells)).groupby(["objective", "noise"])[["spectral_radius", "radius_error"]]
+    return groups.mean(), groups.sem().mul(student.ppf(0.975, groups.size() - 1), axis=0)
 
 
 @page_style()
@@ -192,8 +200,8 @@ def _eigenvalue_panel(axis: Axes, truth: _Record, rows: _Drawn, *, size: float, 
     for look, cell in [*rows, (_TRUTH, truth)]:
         pairs = cell["curves"].get("eigenvalues", cell.get("eigenvalues"))
         edge: Any = {"linewidths": 0.8} if look.marker == "x" else {"linewidths": 0.0, "alpha": 0.7}
-        values = np.array(pairs, float)[::every].reshape(-1, 2).T
-        axis.scatter(*values, s=size, marker=look.marker, color=look.colour, **edge)
+        real, imaginary = np.array(pairs, float)[::every].reshape(-1, 2).T
+        axis.scatter(real, imaginary, s=size, marker=look.marker, color=look.colour, **edge)
     axis.set(xlabel="Re λ", ylabel="Im λ")
 
 
@@ -211,7 +219,7 @@ def _free_run_panel(
     axis.set_title(f"Free run, shell {'off' if shell_off else 'on'}")
 
 
-def _finish(figure: Figure, axes: Iterable[Axes], names: tuple[str, ...]) -> None:
+def _finish(figure: Figure, axes: Iterable[Axes], names: Iterable[str]) -> None:
     """Letter the panels a, b, c, ..., and draw one legend below all of them."""
     for index, axis in enumerate(axes):
         axis.set_title(f"{chr(ord('a') + index)}  {axis.get_title('left')}")

@@ -1,6 +1,8 @@
 """Draw the figures of Table 1: results (Fig. l96_results), forecast-skill spectrum (D.1) and taxonomy of failures."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -9,11 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
+from scipy.stats import bootstrap
 
-from kaffee.errors import KaffeeError
-from kaffee.paper.figures.assimilation import LYAPUNOV_STEPS, AssimilationData, assimilation_panels
-from kaffee.paper.figures.rows import LOOKS, DrawnRow, Spread, bootstrap_band, spread_over_seeds
+from kaffee.errors import ConfigError, KaffeeError, unknown
+from kaffee.paper.cells import ResultStore
+from kaffee.paper.figures.assimilation import (
+    LYAPUNOV_STEPS,
+    AssimilationData,
+    assimilate_test_data,
+    assimilation_panels,
+)
+from kaffee.paper.figures.rows import LOOKS, DrawnRow, Spread
+from kaffee.paper.recipe import CellSettings, Recipe, Row
 from kaffee.paper.summary import LARGER_IS_BETTER, find_entry, judge
+from kaffee.records import read_json, write_json
 from kaffee.report.style import WIDTH, page_style
 
 _SMALL = 6.2  # font size of annotations
@@ -27,12 +38,77 @@ _METRICS = {
 }
 
 
+# Rows whose name ends in _<arm> are another experiment, in figures of its own.
+_ARMS = ("plus",)
+
+
+def table1_drawings(store: ResultStore, arm: str | None, say: Callable[[str], None]) -> dict[str, Callable[[], Figure]]:
+    """Return functions that draw the figures of the paper's rows, or of those of an arm, and the prior."""
+    rows = _read_rows(store, arm)
+    for row in _select_rows(store.recipe, arm):
+        missing = store.recipe.num_seeds - len(store.read_finished(row.name))
+        if missing:
+            say(f"{row.name}: {missing} of {store.recipe.num_seeds} cells are not finished and not drawn.")
+    return {
+        "taxonomy": lambda: _draw_taxonomy(rows),
+        "l96_forecast_skill_spectrum": lambda: _draw_spectrum(rows),
+        "l96_forecast_skill_spectrum_filtered": lambda: _draw_spectrum(rows, "filtered"),
+        "l96_results": lambda: _draw_results(
+            rows,
+            _read_true_exponents(rows[0].row.settings, store.folder / "reference.json"),
+            assimilate_test_data(store, rows, say),
+        ),
+    }
+
+
+def _select_rows(recipe: Recipe, arm: str | None = None) -> list[Row]:
+    """Select the paper's rows, or those of an arm, in the order of the figures; the prior belongs to every arm."""
+    if arm is not None and arm not in _ARMS:
+        raise ConfigError(unknown("arm", arm, _ARMS))
+
+    def belongs(row: Row) -> bool:
+        wanted = row.reproduces if arm is None else row.name.endswith(f"_{arm}")
+        return wanted or (row.reproduces and row.method == "prior")
+
+    return sorted(filter(belongs, recipe.rows), key=lambda row: [*LOOKS, row.method].index(row.method))
+
+
+def _read_rows(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
+    """Read the rows of an arm that have finished cells; raise if there are none, or the prior's only for an arm."""
+    rows = [row for row in (DrawnRow.read(store, row) for row in _select_rows(store.recipe, arm)) if row.records]
+    if not rows or (arm is not None and all(row.method == "prior" for row in rows)):
+        which = "" if arm is None else f" of the arm '{arm}'"
+        remedy = "First: kaffee bench run; see also: kaffee bench status"
+        none = f"{store.folder} holds no finished cells{which} made under the settings of this recipe."
+        raise KaffeeError(f"{none} {remedy}")
+    return rows
+
+
+def _read_true_exponents(settings: CellSettings, path: Path) -> Float[np.ndarray, " N"]:
+    """Read the spectrum of the noise-free flow, that of `Reference.lyapunov`, or compute it once and write it.
+
+    The cells keep only the sum of the positive exponents.
+    """
+    wanted = {"system": settings.data.system, "num_steps": settings.protocol.rollout_steps}
+    if path.exists():
+        known = read_json(path, "reference spectrum")
+        if {key: known.get(key) for key in wanted} == wanted:
+            return np.array(known["exponents"], np.float64)
+    from kaffee.metrics.lyapunov import lyapunov_spectrum
+    from kaffee.systems.catalogue import get_system
+
+    spectrum = lyapunov_spectrum(get_system(settings.data.system), num_steps=settings.protocol.rollout_steps)
+    write_json(path, {**wanted, "exponents": spectrum.exponents.tolist()})
+    return spectrum.exponents
+
+
 @page_style()
-def results_figure(rows: list[DrawnRow], truth: Float[np.ndarray, " N"], data: AssimilationData | None) -> Figure:
+def _draw_results(rows: list[DrawnRow], truth: Float[np.ndarray, " N"], data: AssimilationData | None) -> Figure:
     """Draw panels a to g: the gap, the invariants (`truth` are the true Lyapunov exponents), the local uncertainty."""
     heights = [0.55 + 0.33 * len(rows), 2.4, 0.5 + 1.0 * (1 if data is None else len(data[0]))]
     figure = Figure(figsize=(WIDTH, sum(heights)))
-    top, middle, bottom = figure.subfigures(3, 1, height_ratios=heights)
+    parts: Any = figure.subfigures(3, 1, height_ratios=heights)
+    top, middle, bottom = parts
     axes = top.subplots(1, len(_METRICS), sharey=True)
     for axis, (metric, title) in zip(axes, _METRICS.items(), strict=True):
         _metric_panel(axis, rows, metric, title)
@@ -60,12 +136,13 @@ def _metric_panel(axis: Axes, rows: list[DrawnRow], metric: str, title: str, *, 
         # A fixed zigzag, so that seeds with close values can be told apart.
         jitter = 0.11 * (np.arange(len(spread.values)) % 3 - 1)
         axis.plot(spread.values, y + jitter, ".", color=row.colour, alpha=0.45, markersize=2, zorder=1, gid="seeds")
-        paper, look = row.row.paper.get(metric), {"fmt": row.marker, "markersize": 4, "capsize": 1.8, "elinewidth": 1.0}
+        paper = row.row.paper.get(metric)
+        look: Any = {"fmt": row.marker, "markersize": 4, "capsize": 1.8, "elinewidth": 1.0}
         if spread.values.size:
             axis.errorbar(spread.median, y, xerr=spread.se, color=row.colour, markerfacecolor=row.colour, **look)
         if paper is not None:
-            hollow: Any = {"color": _PAPER_COLOUR, "markerfacecolor": "white", **look}
-            axis.errorbar(paper[0], y + _PAPER_OFFSET, xerr=paper[1], **hollow)
+            look |= {"color": _PAPER_COLOUR, "markerfacecolor": "white"}
+            axis.errorbar(paper[0], y + _PAPER_OFFSET, xerr=paper[1], **look)
         note = spread.note if row.defines(metric) else "no shell"
         if note:
             at = (0.99, y - 0.36 if row.defines(metric) else y)
@@ -101,7 +178,7 @@ def _exponents_panel(axis: Axes, rows: list[DrawnRow], truth: Float[np.ndarray, 
         leading = list(zip(*filter(None, stored), strict=False))[:count]  # empty where the core diverged
         if not leading:
             continue
-        median, se = np.array([spread_over_seeds(list(values))[1:3] for values in leading]).T
+        median, se = np.array([Spread.over(values)[1:3] for values in leading]).T
         shown = index[: len(leading)]
         axis.fill_between(shown, median - se, median + se, color=row.colour, alpha=0.25, linewidth=0)
         axis.plot(shown, median, marker=row.marker, color=row.colour, markersize=3.2, label=row.title, zorder=3)
@@ -126,13 +203,16 @@ def _entropy_panel(axis: Axes, rows: list[DrawnRow], truth: Float[np.ndarray, " 
 
 
 @page_style()
-def spectrum_figure(rows: list[DrawnRow], start: Literal["embedding", "filtered"] = "embedding") -> Figure:
+def _draw_spectrum(rows: list[DrawnRow], start: Literal["embedding", "filtered"] = "embedding") -> Figure:
     """Draw NLL, CRPS and G_tan^(H) of the probabilistic rows over the horizon H, in Lyapunov times.
 
     Lines are medians over seeds, bands the bootstrap 95 % intervals of these medians. Forecasts start at the embedded
     observation (the paper's) or at the filtered belief, G_tan^(H) always at the latter.
     """
-    spectra = {row.title: _spectrum_horizons(row) for row in rows}
+    spectra: dict[str, list[int]] = {}
+    for row in rows:
+        stored = (find_entry(record, "extra", "spectrum") or {} for record in row.records)
+        spectra[row.title] = sorted({int(h) for spectrum in stored for h in spectrum})
     drawn = [row for row in rows if spectra[row.title]]
     if not drawn:
         raise KaffeeError("No finished cell of a probabilistic row holds a forecast-skill spectrum.")
@@ -141,17 +221,20 @@ def spectrum_figure(rows: list[DrawnRow], start: Literal["embedding", "filtered"
         "b  CRPS at the endpoint ↓": (start, "crps"),
         r"c  $G_\mathrm{tan}^{(H)}$ ↑": ("g_tan",),
     }
-    horizons = sorted({h for row in drawn for h in spectra[row.title]})
-    times = [h / LYAPUNOV_STEPS for h in horizons]
-    worst = {row.title: spread_over_seeds([]) for row in drawn}
+    all_times = [h / LYAPUNOV_STEPS for h in sorted({h for horizons in spectra.values() for h in horizons})]
+    worst = {row.title: Spread.over([]) for row in drawn}
     figure = Figure(figsize=(WIDTH, 2.7))
     axes = figure.subplots(1, 3)
     for axis, (title, path) in zip(axes, panels.items(), strict=True):
         for row in drawn:
             spreads = [row.spread("extra", "spectrum", str(h), *path) for h in spectra[row.title]]
-            _draw_spectrum(axis, row, [h / LYAPUNOV_STEPS for h in spectra[row.title]], spreads)
+            times = [h / LYAPUNOV_STEPS for h in spectra[row.title]]
+            band = np.transpose([_bootstrap_band(spread.values) for spread in spreads])
+            axis.fill_between(times, *band, color=row.colour, alpha=0.22, linewidth=0)
+            look: Any = {"marker": row.marker, "markersize": 3.5, "color": row.colour, "label": row.title}
+            axis.plot(times, [spread.median for spread in spreads], **look)
             worst[row.title] = max(worst[row.title], *spreads, key=lambda spread: spread.diverged)
-        axis.set_xticks(times, [f"{time:.2f}" for time in times])
+        axis.set_xticks(all_times, [f"{time:.2f}" for time in all_times])
         axis.tick_params(axis="x", labelsize=6.5)
         _add_grid(axis, "y")
         axis.set(xlabel=r"horizon $H$ in Lyapunov times", title=title)
@@ -162,15 +245,17 @@ def spectrum_figure(rows: list[DrawnRow], start: Literal["embedding", "filtered"
     return figure
 
 
-def _spectrum_horizons(row: DrawnRow) -> list[int]:
-    """List the horizons, in steps, that the finished cells of a row hold."""
-    return sorted({int(h) for record in row.records for h in find_entry(record, "extra", "spectrum") or ()})
+def _bootstrap_band(values: Float[np.ndarray, " S"], *, level: float = 0.95) -> tuple[float, float]:
+    """Compute the percentile bootstrap interval of a median (bands of the forecast-skill spectrum, appendix D.1).
 
-
-def _draw_spectrum(axis: Axes, row: DrawnRow, times: list[float], spreads: list[Spread]) -> None:
-    band, median = np.transpose([bootstrap_band(one.values) for one in spreads]), [one.median for one in spreads]
-    axis.fill_between(times, *band, color=row.colour, alpha=0.22, linewidth=0)
-    axis.plot(times, median, marker=row.marker, markersize=3.5, color=row.colour, label=row.title)
+    >>> _bootstrap_band(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    (1.0, 5.0)
+    """
+    if len(values) < 2:
+        return (float(values[0]),) * 2 if len(values) else (np.nan, np.nan)
+    options: Any = {"n_resamples": 10_000, "method": "percentile", "rng": np.random.default_rng(0)}
+    low, high = bootstrap((values,), np.median, confidence_level=level, **options).confidence_interval
+    return float(low), float(high)
 
 
 # Where a method stands in the taxonomy (column, line from the top), and the paper's word for what becomes of it.
@@ -202,7 +287,7 @@ _MARKS = {"better": ("✓", "#0072B2"), "worse": ("✗", "#D55E00"), "same": ("�
 
 
 @page_style()
-def taxonomy_figure(rows: list[DrawnRow]) -> Figure:
+def _draw_taxonomy(rows: list[DrawnRow]) -> Figure:
     """Set objective against transport, with the prior and the frozen core beside: signatures as medians ± SE."""
     by_method = {row.method: row for row in rows if row.method in _BOXES}
     figure = Figure(figsize=(WIDTH, 3.8))
@@ -236,7 +321,7 @@ def _read_signature(row: DrawnRow, by_method: dict[str, DrawnRow]) -> list[tuple
             continue
         spread = row.spread(metric)
         baseline = by_method.get("prior" if metric.endswith("_core") else "frozen_core")
-        against = spread_over_seeds([]) if baseline is None or baseline is row else baseline.spread(metric)
+        against = Spread.over([]) if baseline is None or baseline is row else baseline.spread(metric)
         verdict = _compare_spreads(spread, against, larger_is_better=metric in LARGER_IS_BETTER)
         ratio = spread.median / against.median if metric == "d_stsp_core" else math.nan
         lines.append((name, spread, verdict, ratio))
