@@ -84,7 +84,7 @@ def _spiral_data(noise: float, seed: int, settings: SpiralSettings) -> Simulatio
 
 
 def _spectral_radius(step: Any) -> float:
-    """Compute that of a linear system or core."""
+    """Compute the spectral radius of a linear system or core."""
     return float(np.abs(np.linalg.eigvals(np.asarray(step.jacobian(jnp.zeros(2)), np.float64))).max())
 
 
