@@ -1,10 +1,45 @@
 """Closed forms and textbook estimators of appendix A that tests compare the library with."""
 
+import equinox as eqx
+import hypothesis.strategies as st
 import jax.numpy as jnp
 import numpy as np
+from hypothesis.extra.numpy import arrays
+from models import LATENT, OBSERVED, STEPS, WINDOWS, make_problem
 from scipy.optimize import minimize_scalar
 
-from kaffee.theory.attenuation import Estimate
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.recursion import Dynamics, Observations
+from kaffee.model.maps import Linear
+from kaffee.model.observation import Projection
+from kaffee.theory.attenuation import Measured
+
+PROBLEMS = {
+    "x": arrays(np.float64, (STEPS, WINDOWS, OBSERVED), elements=st.floats(-3.0, 3.0)),
+    "process": arrays(np.float64, LATENT, elements=st.floats(-2.0, 1.0)),
+    "noise": arrays(np.float64, OBSERVED, elements=st.floats(-2.0, 1.0)),
+}
+SIZE = st.floats(0.1, 2.0)
+
+
+def random_problem(x, process, noise, size=1.0):
+    """A random small model with missing data, always of the same shapes: rows, log standard deviations, weights."""
+    dynamics, observations = make_problem("smooth", "general")
+    dynamics = dynamics._replace(
+        core=eqx.tree_at(lambda c: c.W, dynamics.core, size * dynamics.core.W),
+        process_variance=jnp.exp(2 * jnp.asarray(process)),
+        observation_variance=jnp.exp(2 * jnp.asarray(noise)),
+    )
+    return dynamics, observations._replace(x=jnp.asarray(x))
+
+
+def linear_problem(A, process, noise, covariance, x):
+    """The system z -> A z from the mean 0, its first coordinates observed as rows (T, W, N)."""
+    A, x = jnp.asarray(A), jnp.asarray(x)
+    M, (_, W, N) = len(A), x.shape
+    start = Belief(jnp.zeros((W, M)), jnp.broadcast_to(jnp.asarray(covariance), (W, M, M)))
+    dynamics = Dynamics(Linear(A, jnp.zeros(M)), jnp.full(M, process), jnp.full(N, noise), start)
+    return dynamics, Observations(x, jnp.ones(x.shape, bool), Projection(N, M))
 
 
 def simulate_windows(system, num_windows, num_steps, *, seed):
@@ -42,7 +77,7 @@ def fit_one_step(x, t=None):
     before, after = (x[:, :-1], x[:, 1:]) if t is None else (x[:, t - 1 : t], x[:, t : t + 1])
     a = float((before * after).sum() / (before**2).sum())
     scores = (before * (after - a * before)).sum(axis=1)
-    return Estimate(a, float(np.sqrt((scores**2).sum()) / (before**2).sum()))
+    return Measured(a, float(np.sqrt((scores**2).sum()) / (before**2).sum()))
 
 
 def fit_open_loop(x, t, horizon):

@@ -4,33 +4,15 @@ import json as json_module
 
 import typer
 
-_PAPER = """@article{herz2026dpc,
-  title  = {The Dynamic-Probabilistic Consistency Gap in Chaotic Surrogate Modeling},
-  author = {Herz, Andre and Pals, Matthijs and Durstewitz, Daniel and Koppe, Georgia},
-  year   = {2026}
-}"""
-
-_SOFTWARE = """@software{kaffee,
-  title   = {kaffee: probabilistic dynamical systems reconstruction},
-  author  = {{The kaffee developers}},
-  version = {VERSION},
-  license = {Apache-2.0}
-}"""
-
-_FOUNDATION_MODEL = """@inproceedings{hemmer2025dynamix,
-  title     = {True Zero-Shot Inference of Dynamical Systems Preserving Long-Term Statistics},
-  author    = {Hemmer, Christoph and Durstewitz, Daniel},
-  booktitle = {Advances in Neural Information Processing Systems},
-  year      = {2025},
-  note      = {DynaMix; the published weights are under CC-BY-4.0}
-}"""
-
 
 def cite() -> None:
     """Print BibTeX entries for the paper, the software and DynaMix, for those who use its weights."""
+    from importlib.resources import files
+
     from kaffee import __version__
 
-    typer.echo("\n\n".join([_PAPER, _SOFTWARE.replace("VERSION", __version__), _FOUNDATION_MODEL]))
+    entries = files("kaffee.cli").joinpath("citations.bib").read_text(encoding="utf-8")
+    typer.echo(entries.replace("VERSION", __version__), nl=False)
 
 
 def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:

@@ -122,15 +122,12 @@ def dpc(
             inner=progress.watcher(f"Adaptation ({name})", num_updates),
         )
         adapt(model, standard, chosen, adaptation, seed=settings.seed, watcher=log)
-    record = {
-        "method": name,
-        "entries": [entry.to_dict() for entry in log.entries],
-        "gaps": [vars(gap) for gap in find_gaps(log.entries, significance=significance)],
-        "significance": significance,
-    }
-    figure = tradeoff_figure(log.entries, significance=significance)
-    lines = describe_gaps(log.entries, significance=significance)
-    _conclude(run / f"dpc-{name}", record, figure, log_table(log.entries), lines, json)
+    entries, gaps = log.entries, find_gaps(log.entries, significance=significance)
+    logged = {"entries": [entry.to_dict() for entry in entries], "gaps": [vars(gap) for gap in gaps]}
+    record = {"method": name, **logged, "significance": significance}
+    figure = tradeoff_figure(entries, significance=significance)
+    lines = describe_gaps(entries, significance=significance)
+    _conclude(run / f"dpc-{name}", record, figure, log_table(entries), lines, json)
 
 
 def _build_certifier(run: "Run", settings: Any, recursion: Any) -> "Certifier":

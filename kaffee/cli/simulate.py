@@ -28,7 +28,11 @@ def systems(
             typer.echo(f"measuring {system.name} over {steps} steps ...", err=True)
         measured[system.name] = measure_system(system, steps)
     if json:
-        typer.echo(json_module.dumps({s.name: _facts(s) | (measured.get(s.name) or {}) for s in chosen}, indent=2))
+        facts: dict[str, dict[str, Any]] = {}
+        for system in chosen:
+            known = {name: getattr(system, name) for name in ("title", "dim", "dt", "burn_in", "parameters")}
+            facts[system.name] = {**known, "lambda_1_paper": system.lambda_1, **(measured.get(system.name) or {})}
+        typer.echo(json_module.dumps(facts, indent=2))
         return
     from rich.console import Console
 
@@ -42,11 +46,6 @@ def systems(
     columns = ("system", "dim", "dt", "burn-in", "lambda_1", "± se", "paper")
     note = "lambda_1 per unit of time; details: kaffee systems NAME"
     Console().print(Table("Systems", columns, rows, note=note))
-
-
-def _facts(system: Any) -> dict[str, Any]:
-    facts = {name: getattr(system, name) for name in ("title", "dim", "dt", "burn_in", "parameters")}
-    return {**facts, "lambda_1_paper": system.lambda_1}
 
 
 def _describe(system: Any, measured: dict[str, Any]) -> "Table":
@@ -63,9 +62,8 @@ def _describe(system: Any, measured: dict[str, Any]) -> "Table":
         ["lambda_1 of the paper", system.lambda_1],
     ]
     if measured:
-        spectrum = " ".join(number(e) for e in measured["exponents"])
         rows += [
-            [f"Lyapunov spectrum ({measured['num_steps']} steps)", spectrum],
+            [f"Lyapunov spectrum ({measured['num_steps']} steps)", " ".join(map(number, measured["exponents"]))],
             ["h (sum of positive exponents)", measured["sum_positive"]],
             ["Kaplan-Yorke dimension", measured["kaplan_yorke_dimension"]],
         ]
@@ -105,8 +103,7 @@ def simulate(
             series = Series.from_arrays(values, times=simulation.times, name=system.name)
             write_series(series, path)
             written[str(path)] = {"steps": steps, "coordinates": system.dim, "fingerprint": series.fingerprint}
+            if not json:
+                typer.echo(f"{path}: {steps} x {system.dim}, fingerprint {series.fingerprint[:12]}")
     if json:
         typer.echo(json_module.dumps(written, indent=2))
-    else:
-        for file, facts in written.items():
-            typer.echo(f"{file}: {facts['steps']} x {facts['coordinates']}, fingerprint {facts['fingerprint'][:12]}")

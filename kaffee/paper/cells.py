@@ -59,7 +59,6 @@ class ResultStore:
 
     @property
     def prior_store(self) -> "ResultStore":
-        """The store of the priors of this recipe."""
         return self if self.recipe.priors is None else ResultStore(self.root, self.recipe.priors)
 
     def prior_of(self, cell: Cell) -> Cell | None:
@@ -82,13 +81,11 @@ class ResultStore:
         return [record for record in records if record is not None and record.get("error") is None]
 
     def is_done(self, cell: Cell) -> bool:
-        record = self.read(cell)
-        return record is not None and record.get("error") is None
+        return (self.read(cell) or {"error": "not run"}).get("error") is None
 
     def failed(self) -> list[Cell]:
         """List the cells that keep an error."""
-        records = ((cell, self.read(cell)) for cell in self.cells())
-        return [cell for cell, record in records if record is not None and record.get("error") is not None]
+        return [cell for cell in self.cells() if (self.read(cell) or {}).get("error") is not None]
 
     def write(self, cell: Cell, record: Mapping[str, Any]) -> None:
         where = {"row": cell.row, "seed": cell.seed} | ({"system": cell.system} if cell.system else {})
@@ -109,7 +106,6 @@ class ResultStore:
         return self.recipe.row(cell.row)
 
     def settings(self, cell: Cell) -> CellSettings:
-        """Return the settings of a cell's row, for its system."""
         settings = self.row(cell).settings
         return replace(settings, data=replace(settings.data, system=cell.system)) if cell.system else settings
 

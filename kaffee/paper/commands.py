@@ -39,6 +39,10 @@ def _split(words: str | None) -> tuple[str, ...] | None:
     return None if words is None else tuple(word.strip() for word in words.split(","))
 
 
+def _choose_rows(store: "ResultStore", rows: str | None) -> list[str] | None:
+    return None if rows is None else [store.recipe.row(row).name for row in _split(rows) or ()]
+
+
 @app.command("run")
 def _run(
     name: Name,
@@ -55,14 +59,12 @@ def _run(
     from kaffee.paper.engine import DaskEngine, LocalEngine, run_recipe
 
     store = _store(name, preset, results)
-    only = None if rows is None else [store.recipe.row(row).name for row in _split(rows) or ()]
-    engine = DaskEngine(scheduler, workers) if dask or scheduler else LocalEngine(workers)
-    root = str(results.resolve())
+    engine, root = DaskEngine(scheduler, workers) if dask or scheduler else LocalEngine(workers), str(results.resolve())
     count = run_recipe(
         store,
         engine,
         lambda cell: (root, name, preset, cell.row, cell.seed, cell.system),
-        only=only,
+        only=_choose_rows(store, rows),
         progress=lambda done, total, cell: typer.echo(f"[{done}/{total}] {cell}", err=True),
     )
     failed = store.failed()
@@ -80,8 +82,7 @@ def _status(name: Name, preset: Preset = None, results: Results = _DEFAULT_RESUL
     done = sum(store.is_done(cell) for cell in cells)
     typer.echo(f"{store.recipe.name}: {done} of {len(cells)} cells done")
     for cell in store.failed():
-        record = store.read(cell) or {}
-        typer.echo(f"  failed {cell.name}: {record['error']}")
+        typer.echo(f"  failed {cell.name}: {(store.read(cell) or {})['error']}")
 
 
 @app.command("retry")
@@ -126,7 +127,7 @@ def _table(
     for system in set(shown) - set(store.recipe.systems):
         raise ConfigError(unknown("system", system, store.recipe.systems))
     chosen = _split(columns)
-    kept = None if rows is None else tuple(store.recipe.row(row).name for row in _split(rows) or ())
+    kept = _choose_rows(store, rows)
 
     def select(system: str | None = None) -> "Summaries":
         summaries = summarise(store, chosen, system)

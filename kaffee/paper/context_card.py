@@ -1,6 +1,6 @@
 """Evaluate a foundation model that was adapted in context (appendix C.5.1), also as an online filter (section 5.2)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -15,10 +15,8 @@ from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.sweep import run_filter
 from kaffee.metrics.calibration import coverage, normalised_nis
 from kaffee.model.statespace import StateSpaceModel
-from kaffee.records import jsonable
 
 LEVELS = (0.5, 0.8, 0.95)
-_NAN = float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +24,8 @@ class AssimilationRun:
     """The beliefs of a filter along held-out data, in data units.
 
     Attributes:
-        truth: The clean state.
-        mean, std: Of the filtered belief about it, or of the prediction of the next observation.
-        observations: What was measured.
-        seen: Which of the measurements the filter was shown.
+        mean, std: Of the filtered belief about the clean state, or of the prediction of the next observation.
+        seen: Which of the observations the filter was shown.
         nis: Normalised innovations squared per shown entry: 1 if calibrated.
     """
 
@@ -43,11 +39,6 @@ class AssimilationRun:
     def coverage(self, level: float) -> float:
         """Compute the share of true coordinates inside the central bands."""
         return coverage(self.truth - self.mean, self.std, level)
-
-    def to_dict(self, scale: Float[np.ndarray, " N"]) -> dict[str, Any]:
-        """Convert coverage, NIS and the RMSE in units of `scale` to JSON values."""
-        rmse = float(np.sqrt(np.mean(((self.mean - self.truth) / scale) ** 2)))
-        return {**_coverages(self.truth - self.mean, self.std), "nis": self.nis, "rmse": rmse}
 
 
 def _coverages(errors: Float[np.ndarray, "T N"], std: Float[np.ndarray, "T N"]) -> dict[str, float]:
@@ -73,19 +64,18 @@ def filter_held_out(
     x, scaler = reference.test_observations[: len(mask)], reference.scaler
     standard = jnp.asarray(scaler.transform(x), model.dtype)[None]
     run = run_filter(model, standard, jnp.asarray(mask)[None], recursion, key=jax.random.key(seed))
-    kept = slice(warm_up, None)  # of the filter's steps, which begin with the second row
-    shown = mask[1:][kept]
+    kept, rows = slice(warm_up, None), slice(warm_up + 1, len(x))  # the filter's first step is to the second row
     if belief == "filtered":
         mean, std = model.observation.observe(run.mean[0, kept]), run.signal_std[0, kept]
     else:
         mean, std = run.predicted_mean[0, kept], run.predicted_std[0, kept]
     return AssimilationRun(
-        truth=reference.test_states[: len(x)][1:][kept],
+        truth=reference.test_states[rows],
         mean=scaler.inverse(np.asarray(mean, np.float64)),
         std=np.asarray(std, np.float64) * scaler.scale,
-        observations=x[1:][kept],
-        seen=shown,
-        nis=normalised_nis(np.asarray(run.nis[0, kept], np.float64), shown.sum(axis=1)),
+        observations=x[rows],
+        seen=mask[rows],
+        nis=normalised_nis(np.asarray(run.nis[0, kept], np.float64), mask[rows].sum(axis=1)),
     )
 
 
@@ -100,69 +90,24 @@ def assimilate_sparsely(
     hidden: tuple[int, ...] = (),
     seed: int = 0,
 ) -> AssimilationRun:
-    """Filter sparse, partial observations as they come.
-
-    Args:
-        num_steps: Steps that are kept, after `warm_up`.
-        every: Show every k-th step.
-        hidden: Coordinates that are never shown, not even in the first row.
-    """
-    shape = reference.test_observations[: warm_up + num_steps + 1].shape
-    mask = sparse_mask(*shape, every=every, hidden=hidden)
+    """Filter every k-th observation without the hidden coordinates; keep `num_steps` after `warm_up`."""
+    mask = np.zeros(reference.test_observations[: warm_up + num_steps + 1].shape, bool)
+    mask[::every] = True
+    mask[:, list(hidden)] = False
     return filter_held_out(model, reference, recursion, mask, warm_up=warm_up, seed=seed)
 
 
-def sparse_mask(num_steps: int, num_coordinates: int, *, every: int, hidden: tuple[int, ...] = ()) -> np.ndarray:
-    """Show every `every`-th step, but not the hidden coordinates.
-
-    >>> sparse_mask(4, 2, every=3, hidden=(1,)).astype(int).tolist()
-    [[1, 0], [0, 0], [0, 0], [1, 0]]
-    """
-    mask = np.zeros((num_steps, num_coordinates), bool)
-    mask[::every] = True
-    mask[:, list(hidden)] = False
-    return mask
-
-
-@dataclass(frozen=True)
-class ContextCard:
-    """The columns of Table 2 and more; NaN where a metric is not defined (no shell, or a diverged run).
-
-    Attributes:
-        nll: One-step ensemble NLL per coordinate from the filtered belief, in data units; `nll_standard` in those of
-            the context.
-        rmse: RMSE of the ensemble mean after `protocol.horizon` steps from the filtered belief against the clean state,
-            in standardised units (Eq. rmse_10).
-        g_tan, g_tan_within: Eq. gtan, pooled over coordinates, and within them.
-        d_stsp_core, d_h_core: Of the core's free run against the clean trajectory.
-        d_stsp_ratio: D_stsp over that of the unadapted core.
-        diverged_core: How many of the watched free runs left the attractor.
-        coverage_50, coverage_80, coverage_95: Shares of held-out observations within the bands of the one-step
-            prediction.
-        nis: Normalised innovations squared, per coordinate: 1 if calibrated.
-        extra: Forecasts from embedded observations; the filter that sees every fourth step, never the last coordinate.
-        protocol: The settings of the evaluation.
-    """
-
-    d_stsp_core: float
-    d_stsp_ratio: float
-    d_h_core: float
-    diverged_core: int
-    nll: float = _NAN
-    nll_standard: float = _NAN
-    rmse: float = _NAN
-    g_tan: float = _NAN
-    g_tan_within: float = _NAN
-    coverage_50: float = _NAN
-    coverage_80: float = _NAN
-    coverage_95: float = _NAN
-    nis: float = _NAN
-    extra: dict[str, Any] = field(default_factory=dict)
-    protocol: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values; numbers that are not finite become None."""
-        return jsonable(self)
+_SHELL_METRICS = (
+    "nll",
+    "nll_standard",
+    "rmse",
+    "g_tan",
+    "g_tan_within",
+    "coverage_50",
+    "coverage_80",
+    "coverage_95",
+    "nis",
+)
 
 
 def evaluate_in_context(
@@ -173,8 +118,14 @@ def evaluate_in_context(
     protocol: Protocol,
     base: Fidelity | None = None,
     core_fidelity: Fidelity | None = None,
-) -> ContextCard:
-    """Evaluate an adapted model on the continuation of its context.
+) -> dict[str, Any]:
+    """Evaluate an adapted model on the continuation of its context: the columns of Table 2 and more.
+
+    nll is the one-step ensemble NLL per coordinate from the filtered belief, in data units (`nll_standard`: in those
+    of the context); rmse that of the ensemble mean after `protocol.horizon` steps against the clean state, standardised
+    (Eq. rmse_10); d_stsp_ratio D_stsp over that of the unadapted core; coverage_* and nis are of one-step predictions
+    of held-out observations. `extra` has forecasts from embedded observations, and the filter that sees every fourth
+    step and never the last coordinate. NaN where a metric is not defined (no shell, or a diverged run).
 
     Args:
         method: Whose filter goes with the model; "prior" evaluates the core alone.
@@ -182,41 +133,43 @@ def evaluate_in_context(
         core_fidelity: The deterministic axis of this model, if it is known already (a frozen core's is the base's).
     """
     core = core_fidelity or measure_fidelity(model, reference, protocol, stochastic=False, h_reference=None)
-    measured: dict[str, Any] = {}
-    extra: dict[str, Any] = {"diverged_at_core": core.diverged_at}
-    if method != "prior":
-        recursion = get_method(method).filter
-        filtered = score_ensembles(model, recursion, reference, protocol, "filtered")
-        embedded = score_ensembles(model, recursion, reference, protocol, "embedding", (1,))[1]
-        tangent = measure_grounding(model, recursion, reference, protocol)[1]
-        units = float(np.mean(np.log(reference.scaler.scale)))
-        steps, warm_up, last = protocol.grounding_steps, protocol.warm_up, reference.train.num_coordinates - 1
-        rows: Any = {"warm_up": warm_up, "seed": protocol.seed}
-        every = np.ones((warm_up + steps + 1, last + 1), bool)
-        one_step = filter_held_out(model, reference, recursion, every, belief="predicted", **rows)
-        hidden = (last,) if last else ()
-        sparse = assimilate_sparsely(model, reference, recursion, num_steps=steps, hidden=hidden, **rows)
-        measured = {
-            "nll": filtered[1].nll_all,
-            "nll_standard": filtered[1].nll_all - units,
-            "rmse": filtered[protocol.horizon].rmse_clean,
-            "g_tan": tangent.pooled,
-            "g_tan_within": tangent.within,
-            **_coverages(one_step.observations - one_step.mean, one_step.std),
-            "nis": one_step.nis,
-        }
-        extra |= {
-            "nll_embedding": embedded.nll_all,
-            "nll_standard_embedding": embedded.nll_all - units,
-            "crps": filtered[1].crps_all,
-            **{f"sparse_{name}": value for name, value in sparse.to_dict(reference.scaler.scale).items()},
-        }
-    return ContextCard(
-        d_stsp_core=core.d_stsp,
-        d_stsp_ratio=1.0 if base is None else core.d_stsp / base.d_stsp,
-        d_h_core=core.d_h,
-        diverged_core=core.diverged,
-        **measured,
-        extra=extra,
-        protocol={**protocol.to_dict(), "starts": "filtered", "coordinates": "data units"},
-    )
+    card: dict[str, Any] = {
+        "d_stsp_core": core.d_stsp,
+        "d_stsp_ratio": 1.0 if base is None else core.d_stsp / base.d_stsp,
+        "d_h_core": core.d_h,
+        "diverged_core": core.diverged,
+        **dict.fromkeys(_SHELL_METRICS, float("nan")),
+        "extra": {"diverged_at_core": core.diverged_at},
+        "protocol": {**protocol.to_dict(), "starts": "filtered", "coordinates": "data units"},
+    }
+    if method == "prior":
+        return card
+    recursion, scale = get_method(method).filter, reference.scaler.scale
+    filtered = score_ensembles(model, recursion, reference, protocol, "filtered")
+    embedded = score_ensembles(model, recursion, reference, protocol, "embedding", (1,))[1]
+    tangent = measure_grounding(model, recursion, reference, protocol)[1]
+    units = float(np.mean(np.log(scale)))
+    steps, warm_up, last = protocol.grounding_steps, protocol.warm_up, reference.train.num_coordinates - 1
+    rows: Any = {"warm_up": warm_up, "seed": protocol.seed}
+    every = np.ones((warm_up + steps + 1, last + 1), bool)
+    one_step = filter_held_out(model, reference, recursion, every, belief="predicted", **rows)
+    hidden = (last,) if last else ()
+    sparse = assimilate_sparsely(model, reference, recursion, num_steps=steps, hidden=hidden, **rows)
+    errors = sparse.mean - sparse.truth
+    card["extra"] |= {
+        "nll_embedding": embedded.nll_all,
+        "nll_standard_embedding": embedded.nll_all - units,
+        "crps": filtered[1].crps_all,
+        **{f"sparse_{name}": share for name, share in _coverages(errors, sparse.std).items()},
+        "sparse_nis": sparse.nis,
+        "sparse_rmse": float(np.sqrt(np.mean((errors / scale) ** 2))),
+    }
+    return card | {
+        "nll": filtered[1].nll_all,
+        "nll_standard": filtered[1].nll_all - units,
+        "rmse": filtered[protocol.horizon].rmse_clean,
+        "g_tan": tangent.pooled,
+        "g_tan_within": tangent.within,
+        **_coverages(one_step.observations - one_step.mean, one_step.std),
+        "nis": one_step.nis,
+    }

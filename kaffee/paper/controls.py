@@ -4,8 +4,7 @@ Each cell trains one objective on one noisy series and compares what the core le
 radius of the spiral (figures nochaos_exp1_*), the limit cycle of Van der Pol (figures nochaos_exp2_*).
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,9 +13,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, Float, Int
 from scipy.stats import spearmanr
-from scipy.stats import t as student
 
 from kaffee.filtering.rollout import free_run
 from kaffee.model.core import Core
@@ -45,12 +43,9 @@ def _train(
     """
     core = make_core(2, key=jax.random.fold_in(jax.random.key(seed), 1))
     fit = fit_control(core, data, get_objective(objective), budget, seed=seed, watcher=trace)
-    training = {
-        "final_loss": np.mean(trace.losses[-5:]),
-        "skipped": fit.trained.skipped,
-        "completed": fit.trained.completed,
-    }
-    return fit.model, training, {"updates": trace.updates, "losses": trace.losses}
+    facts = {"skipped": fit.trained.skipped, "completed": fit.trained.completed}
+    curves = {"updates": trace.updates, "losses": trace.losses}
+    return fit.model, {"final_loss": np.mean(trace.losses[-5:]), **facts}, curves
 
 
 def _free_runs(
@@ -69,13 +64,8 @@ class SpiralSettings:
 
     The system is kaffee's `linear_spiral`: z' = rho R(theta) z with rho = 0.980 and 29.9 steps per turn. After the
     burn-in the states are stationary, so the process noise only sets their scale (a standard deviation of 0.32), and
-    the observation noise, relative to it, sets kappa = 1 / (1 + sigma_obs^2).
-
-    Attributes:
-        num_steps: Rows of the training series.
-        noises: sigma_obs of the sweep, relative to the standard deviation of the states.
-        main_noise: The one of the main figure; kappa = 0.8.
-        start: Where the shown free runs start, in data units.
+    the observation noise, relative to it, sets kappa = 1 / (1 + sigma_obs^2), 0.8 for `main_noise`. Free runs `start`
+    in data units.
     """
 
     num_steps: int = 2000
@@ -93,12 +83,13 @@ def _spiral_data(noise: float, seed: int, settings: SpiralSettings) -> Simulatio
     return simulate(get_system("linear_spiral"), settings.num_steps, seed=seed, **options)
 
 
-def _spectral_radius(A: Float[ArrayLike, "M M"]) -> float:
-    return float(np.abs(np.linalg.eigvals(np.asarray(A, np.float64))).max())
+def _spectral_radius(step: Any) -> float:
+    """Compute the spectral radius of a linear system or core."""
+    return float(np.abs(np.linalg.eigvals(np.asarray(step.jacobian(jnp.zeros(2)), np.float64))).max())
 
 
 def _true_radius() -> float:
-    return _spectral_radius(get_system("linear_spiral").jacobian(jnp.zeros(2)))
+    return _spectral_radius(get_system("linear_spiral"))
 
 
 def attenuated_radius(noise: float) -> float:
@@ -111,40 +102,26 @@ def attenuated_radius(noise: float) -> float:
 
 
 class _RadiusTrace(Trace):
-    """Losses and spectral radii along the optimisation."""
-
     def __init__(self) -> None:
         super().__init__()
         self.radii: list[float] = []
 
     def visited(self, update: int, model: StateSpaceModel) -> None:
         if update:
-            self.radii.append(_spectral_radius(model.core.jacobian(jnp.zeros(2))))
+            self.radii.append(_spectral_radius(model.core))
 
 
 def spiral_cell(
     objective: str, noise: float, seed: int, settings: SpiralSettings | None = None, *, curves: bool = False
 ) -> dict[str, Any]:
-    """Train one objective on one series of the spiral and measure its eigenvalues; deterministic in its arguments.
+    """Train one of `OBJECTIVES` on one series of the spiral and measure its eigenvalues; deterministic.
 
-    Args:
-        objective: One of `kaffee.paper.objectives.OBJECTIVES`.
-        curves: Also return what the main figure draws.
+    With `curves`, also return what the main figure draws.
     """
     settings = settings or SpiralSettings()
     data, trace = _spiral_data(noise, seed, settings), _RadiusTrace()
     model, training, traced = _train(Linear.create, data, objective, seed, settings.budget, trace)
-    A = np.asarray(model.core.jacobian(jnp.zeros(2)))
-    rho = _spectral_radius(A)
-    cell = {
-        "objective": objective,
-        "noise": noise,
-        "seed": seed,
-        "spectral_radius": rho,
-        "radius_error": abs(rho - _true_radius()),
-        "eigenvalues": _pairs(np.linalg.eigvals(A)),
-        **training,
-    }
+    cell = {"objective": objective, "noise": noise, "seed": seed, **_spiral_numbers(model), **training}
     if curves:
         cell["curves"] = {**traced, "radii": trace.radii, **_spiral_curves(model, seed, settings)}
     return jsonable(cell, digits=_DIGITS)
@@ -154,40 +131,17 @@ def spiral_truth(settings: SpiralSettings | None = None, *, seed: int = 0) -> di
     """Return the truth of the spiral in the form of a cell with curves."""
     settings = settings or SpiralSettings()
     model = true_model(_spiral_data(settings.main_noise, seed, settings))
-    eigenvalues = _pairs(np.linalg.eigvals(np.asarray(model.core.jacobian(jnp.zeros(2)))))
-    curves = _spiral_curves(model, seed, settings)
-    truth = {"spectral_radius": _true_radius(), "eigenvalues": eigenvalues, "curves": curves}
-    return jsonable(truth, digits=_DIGITS)
+    return jsonable({**_spiral_numbers(model), "curves": _spiral_curves(model, seed, settings)}, digits=_DIGITS)
+
+
+def _spiral_numbers(model: StateSpaceModel) -> dict[str, Any]:
+    rho, eigenvalues = _spectral_radius(model.core), np.linalg.eigvals(model.core.jacobian(jnp.zeros(2)))
+    return {"spectral_radius": rho, "radius_error": abs(rho - _true_radius()), "eigenvalues": _pairs(eigenvalues)}
 
 
 def _spiral_curves(model: StateSpaceModel, seed: int, settings: SpiralSettings) -> dict[str, Any]:
     core, noisy = _free_runs(model, settings.start, settings.shown_steps, settings.shown_steps, seed)
     return {"core": core, "stochastic": noisy}
-
-
-def _interval(values: Iterable[float]) -> tuple[float, float]:
-    """Return mean and half the width of its 95 % confidence interval (Student's t), NaN for a single value.
-
-    >>> [round(number, 3) for number in _interval([1.0, 2.0, 3.0])]
-    [2.0, 2.484]
-    """
-    array = np.array(list(values), np.float64)
-    if len(array) < 2:
-        return float(array.mean()), float("nan")
-    error = array.std(ddof=1) / np.sqrt(len(array))
-    return float(array.mean()), float(student.ppf(0.975, len(array) - 1) * error)
-
-
-def spiral_summary(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[float, dict[str, tuple[float, float]]]]:
-    """Average spectral radius and its absolute error over seeds, by objective and noise level."""
-    groups: dict[tuple[str, float], list[Mapping[str, Any]]] = defaultdict(list)
-    for cell in cells:
-        groups[cell["objective"], cell["noise"]].append(cell)
-    summary: dict[str, dict[float, dict[str, tuple[float, float]]]] = defaultdict(dict)
-    for (objective, noise), group in sorted(groups.items()):
-        numbers = ("spectral_radius", "radius_error")
-        summary[objective][noise] = {name: _interval(cell[name] for cell in group) for name in numbers}
-    return dict(summary)
 
 
 # Half the range, in data units, below which a run is at rest; rounding in float32 leaves about 1e-6.
@@ -196,11 +150,9 @@ _LOG_FLOOR = 1e-12
 
 
 class _LimitCycle(NamedTuple):
-    """An oscillation of one coordinate.
+    """An oscillation of one coordinate: half its range, and the mean time between upward crossings of its middle.
 
-    Attributes:
-        amplitude: Half the distance between the largest and the smallest value; NaN for a run that is not finite.
-        period: Mean time between two upward crossings of the level half way between them; NaN without two of them.
+    The amplitude is NaN for a run that is not finite, the period without two crossings.
     """
 
     amplitude: float
@@ -208,13 +160,11 @@ class _LimitCycle(NamedTuple):
 
     @property
     def at_rest(self) -> bool:
-        """Whether the run has come to a fixed point."""
         return self.amplitude < _REST
 
-    def returns_to(self, reference: "_LimitCycle", tolerance: float = 0.05) -> bool:
-        """Tell whether amplitude and period are those of `reference` within a relative tolerance."""
-        pairs = zip(self, reference, strict=True)
-        return all(abs(mine - theirs) <= tolerance * theirs for mine, theirs in pairs)
+    def returns_to(self, reference: "_LimitCycle") -> bool:
+        """Tell whether amplitude and period are those of `reference` within 5 %."""
+        return all(abs(mine - theirs) <= 0.05 * theirs for mine, theirs in zip(self, reference, strict=True))
 
 
 def _measure_cycle(x: Float[np.ndarray, " T"], dt: float) -> _LimitCycle:
@@ -237,24 +187,6 @@ def _measure_cycle(x: Float[np.ndarray, " T"], dt: float) -> _LimitCycle:
     return _LimitCycle(amplitude, float(np.diff(crossings).mean()) * dt)
 
 
-@eqx.filter_jit
-def _gains(core: Core, starts: Float[Array, "S M"], num_steps: Int[Array, ""]) -> Float[Array, " S"]:
-    def gain(z: Float[Array, " M"]) -> Float[Array, ""]:
-        def step(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            z, product = carry
-            return core(z), core.jacobian(z) @ product
-
-        _, product = jax.lax.fori_loop(0, num_steps, step, (z, jnp.eye(z.shape[0], dtype=z.dtype)))
-        return jnp.sum(product**2) / z.shape[0]
-
-    return jax.vmap(gain)(starts)
-
-
-@eqx.filter_jit
-def _jacobians(core: Core, path: Float[Array, "T M"]) -> Float[Array, "T M M"]:
-    return jax.vmap(core.jacobian)(path)
-
-
 def _covariance_gain(core: Core, starts: Float[np.ndarray, "S M"], num_steps: int) -> Float[np.ndarray, " S"]:
     """Compute the factor by which the trace of an isotropic covariance changes on the way from each start.
 
@@ -265,10 +197,27 @@ def _covariance_gain(core: Core, starts: Float[np.ndarray, "S M"], num_steps: in
     return np.asarray(_gains(core, jnp.asarray(starts, jnp.float32), jnp.int32(num_steps)), np.float64)
 
 
+@eqx.filter_jit
+def _gains(core: Core, starts: Float[Array, "S M"], num_steps: Int[Array, ""]) -> Float[Array, " S"]:
+    def step(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        z, product = carry
+        return core(z), core.jacobian(z) @ product
+
+    def gain(z: Float[Array, " M"]) -> Float[Array, ""]:
+        start = (z, jnp.eye(len(z), dtype=z.dtype))
+        return jnp.sum(jax.lax.fori_loop(0, num_steps, step, start)[1] ** 2) / len(z)
+
+    return jax.vmap(gain)(starts)
+
+
+@eqx.filter_jit
+def _jacobians(core: Core, path: Float[Array, "T M"]) -> Float[Array, "T M M"]:
+    return jax.vmap(core.jacobian)(path)
+
+
 def _jacobian_eigenvalues(core: Core, path: Float[np.ndarray, "T M"]) -> np.ndarray:
     """Compute the eigenvalues (T, M) of J(z) at every state of a path that the core need not have made itself."""
-    jacobians = _jacobians(core, jnp.asarray(path, jnp.float32))
-    return np.linalg.eigvals(np.asarray(jacobians, np.float64))
+    return np.linalg.eigvals(np.asarray(_jacobians(core, jnp.asarray(path, jnp.float32)), np.float64))
 
 
 @dataclass(frozen=True)
@@ -280,9 +229,7 @@ class VanDerPolSettings:
             of the coordinates, and per square root of unit time.
         start: Where free runs start, in data units: inside the cycle.
         measured_steps: Length of the free run; amplitude and period are those of its second half.
-        shown_steps: How much of it the figure shows.
-        horizons: Steps of the covariance maps.
-        cloud_size: States of the covariance maps, drawn from noisy observations of another series.
+        horizons, cloud_size, cloud_seed: Steps and states of the covariance maps, on another series.
     """
 
     num_steps: int = 4000
@@ -313,19 +260,17 @@ def _cloud(settings: VanDerPolSettings) -> Float[np.ndarray, "S 2"]:
 def van_der_pol_cell(
     objective: str, seed: int, settings: VanDerPolSettings | None = None, *, curves: bool = False
 ) -> dict[str, Any]:
-    """Train one objective on one series of Van der Pol and compare free run and Jacobians with the truth.
+    """Train one of `OBJECTIVES` on one series of Van der Pol and compare free run and Jacobians with the truth.
 
-    Args:
-        objective: One of `kaffee.paper.objectives.OBJECTIVES`.
-        curves: Also return what the figures draw.
+    With `curves`, also return what the figures draw.
     """
     settings = settings or VanDerPolSettings()
     truth, data = _true_portrait(settings), _van_der_pol_data(seed, settings)
     model, training, traced = _train(Polynomial.create, data, objective, seed, settings.budget, Trace())
-    portrait = _Portrait.measure(model, truth.orbit, seed, settings)
-    cell = {"objective": objective, "seed": seed, **portrait.compare(truth), **training}
+    portrait = _measure_portrait(model, truth.orbit, seed, settings)
+    cell = {"objective": objective, "seed": seed, **_compare_portraits(portrait, truth), **training}
     if curves:
-        cell["curves"] = {**traced, **portrait.curves(settings)}
+        cell["curves"] = {**traced, **portrait.curves}
     return jsonable(cell, digits=_DIGITS)
 
 
@@ -333,70 +278,59 @@ def van_der_pol_truth(settings: VanDerPolSettings | None = None) -> dict[str, An
     """Return the truth of Van der Pol in the form of a cell with curves."""
     settings = settings or VanDerPolSettings()
     truth = _true_portrait(settings)
-    cell = {**truth.describe_cycle(), "cloud": _cloud(settings), "curves": truth.curves(settings)}
-    return jsonable(cell, digits=_DIGITS)
+    cycle = {**truth.cycle._asdict(), "at_rest": truth.cycle.at_rest}
+    return jsonable({**cycle, "cloud": _cloud(settings), "curves": truth.curves}, digits=_DIGITS)
 
 
-@dataclass(frozen=True)
-class _Portrait:
-    """Free runs, limit cycle, Jacobians along an orbit and covariance maps of a model, or of the truth."""
+class _Portrait(NamedTuple):
+    """Limit cycle, last turn or given orbit, mean of log |det J| along it, and what the figures draw."""
 
-    run: Float[np.ndarray, "T 2"]
-    stochastic: Float[np.ndarray, "T 2"]
     cycle: _LimitCycle
+    last_state: Float[np.ndarray, " 2"]
     orbit: Float[np.ndarray, "P 2"]
-    eigenvalues: np.ndarray
-    gains: dict[int, Float[np.ndarray, " S"]]
+    mean_log_det: float
+    curves: dict[str, Any]
 
-    @classmethod
-    def measure(
-        cls, model: StateSpaceModel, orbit: Float[np.ndarray, "P 2"] | None, seed: int, settings: VanDerPolSettings
-    ) -> "_Portrait":
-        """Measure a model; without an orbit, along its own last turn."""
-        run, noisy = _free_runs(model, settings.start, settings.measured_steps, settings.shown_steps, seed)
-        dt = get_system("van_der_pol").dt
-        cycle = _measure_cycle(run[len(run) // 2 :, 0], dt)
-        if orbit is None:
-            orbit = run[-round(cycle.period / dt) :]
-        gains = {horizon: _covariance_gain(model.core, _cloud(settings), horizon) for horizon in settings.horizons}
-        return cls(run, noisy, cycle, orbit, _jacobian_eigenvalues(model.core, orbit), gains)
 
-    @property
-    def mean_log_det(self) -> float:
-        """The mean over the orbit of log |det J|, the rate at which volumes shrink per step."""
-        return float(np.log(np.abs(self.eigenvalues)).sum(axis=1).mean())
+def _measure_portrait(
+    model: StateSpaceModel, orbit: Float[np.ndarray, "P 2"] | None, seed: int, settings: VanDerPolSettings
+) -> _Portrait:
+    """Measure free runs, Jacobians and covariance maps of a model; without an orbit, along its own last turn."""
+    run, noisy = _free_runs(model, settings.start, settings.measured_steps, settings.shown_steps, seed)
+    dt = get_system("van_der_pol").dt
+    cycle = _measure_cycle(run[len(run) // 2 :, 0], dt)
+    if orbit is None:
+        orbit = run[-round(cycle.period / dt) :]
+    eigenvalues = _jacobian_eigenvalues(model.core, orbit)
+    curves = {
+        "core": run[: settings.shown_steps],
+        "stochastic": noisy,
+        "eigenvalues": _pairs(eigenvalues),
+        "gains": {horizon: _covariance_gain(model.core, _cloud(settings), horizon) for horizon in settings.horizons},
+    }
+    return _Portrait(cycle, run[-1], orbit, float(np.log(np.abs(eigenvalues)).sum(axis=1).mean()), curves)
 
-    def describe_cycle(self) -> dict[str, Any]:
-        return {**self.cycle._asdict(), "at_rest": self.cycle.at_rest}
 
-    def compare(self, truth: "_Portrait") -> dict[str, Any]:
-        """Compute errors of the free run, of the Jacobians along the true orbit, and of the covariance maps."""
-        numbers = {
-            **self.describe_cycle(),
-            "amplitude_error": self.cycle.amplitude / truth.cycle.amplitude - 1.0,
-            "period_error": self.cycle.period / truth.cycle.period - 1.0,
-            "returns": self.cycle.returns_to(truth.cycle),
-            "last_state": self.run[-1],
-            "mean_log_det": self.mean_log_det,
-            "mean_log_det_error": self.mean_log_det - truth.mean_log_det,
-        }
-        for horizon, gain in self.gains.items():
-            mine, theirs = (np.log10(np.maximum(g, _LOG_FLOOR)) for g in (gain, truth.gains[horizon]))
-            finite = np.isfinite(mine)
-            numbers[f"gain_{horizon}_median_log10_ratio"] = np.median(np.where(finite, mine, np.inf) - theirs)
-            numbers[f"gain_{horizon}_rank_correlation"] = spearmanr(mine[finite], theirs[finite])[0]
-        return numbers
-
-    def curves(self, settings: VanDerPolSettings) -> dict[str, Any]:
-        """Return what the figures draw."""
-        return {
-            "core": self.run[: settings.shown_steps],
-            "stochastic": self.stochastic,
-            "eigenvalues": _pairs(self.eigenvalues),
-            "gains": self.gains,
-        }
+def _compare_portraits(mine: _Portrait, truth: _Portrait) -> dict[str, Any]:
+    """Compute errors of the free run, of the Jacobians along the true orbit, and of the covariance maps."""
+    numbers = {
+        **mine.cycle._asdict(),
+        "at_rest": mine.cycle.at_rest,
+        "amplitude_error": mine.cycle.amplitude / truth.cycle.amplitude - 1.0,
+        "period_error": mine.cycle.period / truth.cycle.period - 1.0,
+        "returns": mine.cycle.returns_to(truth.cycle),
+        "last_state": mine.last_state,
+        "mean_log_det": mine.mean_log_det,
+        "mean_log_det_error": mine.mean_log_det - truth.mean_log_det,
+    }
+    for horizon, gain in mine.curves["gains"].items():
+        ours, theirs = (np.log10(np.maximum(g, _LOG_FLOOR)) for g in (gain, truth.curves["gains"][horizon]))
+        finite = np.isfinite(ours)
+        numbers[f"gain_{horizon}_median_log10_ratio"] = np.median(np.where(finite, ours, np.inf) - theirs)
+        numbers[f"gain_{horizon}_rank_correlation"] = spearmanr(ours[finite], theirs[finite])[0]
+    return numbers
 
 
 @lru_cache(maxsize=4)
 def _true_portrait(settings: VanDerPolSettings) -> _Portrait:
-    return _Portrait.measure(true_model(_van_der_pol_data(0, settings)), None, 0, settings)
+    return _measure_portrait(true_model(_van_der_pol_data(0, settings)), None, 0, settings)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MAX_DEATHS = 3
 # Importing JAX from a slow disk on a busy machine takes minutes.
 _RESTART_SECONDS = 600
+_CONTINUE = "Run the same command again to continue."
 
 _Perform = Callable[[tuple[Any, ...]], str]
 
@@ -49,10 +50,8 @@ def run_recipe(
     def finished(cell: "Cell") -> None:
         nonlocal done
         if store.read(cell) is None:
-            raise KaffeeError(
-                f"{cell.name} was run, but {store.cell_folder(cell)} holds no record of it under these settings. "
-                f"Do all workers see this folder, and do they have the same version of kaffee?"
-            )
+            without = f"{cell.name} was run, but {store.cell_folder(cell)} holds no record of it under these settings."
+            raise KaffeeError(f"{without} Do all workers see this folder, and do they have the same version of kaffee?")
         done += 1
         names.append(cell.name)
         store.note_wall_time(started, time.perf_counter() - start, engine.num_workers, names)
@@ -71,9 +70,7 @@ def _perform_cell(arguments: tuple[Any, ...]) -> str:
 
 
 def _usable_cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _pin(core: int) -> None:
@@ -118,16 +115,14 @@ class _Process:
             return self._pool.submit(perform, arguments)
 
     def end(self) -> None:
-        """End the process at once, whatever it does."""
-        self._lifeline.close()
+        self._lifeline.close()  # ends the process at once, whatever it does
         self._pool.shutdown()
 
 
 class LocalEngine:
     """Run cells on worker processes of this machine, one per core by default, each pinned to a core."""
 
-    patience = _MAX_DEATHS
-    """How many deaths of its worker a cell may cause."""
+    patience = _MAX_DEATHS  # how many deaths of its worker a cell may cause
 
     def __init__(self, num_workers: int | None = None, perform: _Perform = _perform_cell) -> None:
         if num_workers is not None and num_workers < 1:
@@ -173,18 +168,14 @@ class LocalEngine:
                     given_up.append(cell)
         if given_up:
             names = ", ".join(cell.name for cell in given_up)
-            raise KaffeeError(
-                f"{names} ended the worker {_MAX_DEATHS} times. Is there enough memory? Fewer --workers help."
-            )
+            remedy = "Is there enough memory? Fewer --workers help."
+            raise KaffeeError(f"{names} ended the worker {_MAX_DEATHS} times. {remedy}")
         if waiting:
-            raise KaffeeError(
-                f"{waiting[0].name} waits for its prior, which failed or was not run. "
-                f"See: kaffee bench status, then: kaffee bench retry"
-            )
+            remedy = "See: kaffee bench status, then: kaffee bench retry"
+            raise KaffeeError(f"{waiting[0].name} waits for its prior, which failed or was not run. {remedy}")
 
     @contextmanager
     def _workers(self) -> Iterator[None]:
-        """Start the workers, and end them with the context."""
         self._idle = [_Process(self.cores[i % len(self.cores)]) for i in range(self.num_workers)]
         try:
             yield
@@ -193,18 +184,15 @@ class LocalEngine:
                 process.end()
 
     def _count_free(self, running: int) -> int:
-        """Return how many more cells may be submitted."""
         return len(self._idle)
 
     def _submit(self, arguments: tuple[Any, ...]) -> Any:
-        """Start a cell; return its future."""
         process = self._idle.pop(0)
         future = process.submit(self.perform, arguments)
         self._busy[future] = process
         return future
 
     def _wait(self, running: Iterable[Any]) -> Any:
-        """Wait for a future to end; return it."""
         return next(iter(wait(running, return_when=FIRST_COMPLETED).done))
 
     def _complete(self, future: Any, name: str) -> bool:
@@ -243,9 +231,8 @@ class DaskEngine(LocalEngine):
         super().__init__(num_workers, perform)
         if scheduler is not None:
             if num_workers is not None:
-                raise ConfigError(
-                    f"The cluster at {scheduler} has its own workers: leave out --workers, or start them there."
-                )
+                remedy = "leave out --workers, or start them there."
+                raise ConfigError(f"The cluster at {scheduler} has its own workers: {remedy}")
             self.patience = 1  # that scheduler runs the cell of a dead worker again, as often as its settings say
         self.scheduler, self._dask = scheduler, distributed
 
@@ -255,24 +242,18 @@ class DaskEngine(LocalEngine):
 
         # Dask drops a worker for good that takes longer to start again, and a run without workers would wait for ever.
         patience = {"distributed.deploy.lost-worker-timeout": f"{2 * _RESTART_SECONDS} s"}
+        # A cell is not ended for its size while there is memory left, and deaths are counted here.
+        local: Any = {"threads_per_worker": 1, "processes": True, "memory_limit": 0, "dashboard_address": None}
+        local["scheduler_kwargs"] = {"allowed_failures": 0}
         with ExitStack() as stack:
             if self.scheduler is None:
                 stack.enter_context(dask.config.set(patience))
-                cluster = self._dask.LocalCluster(
-                    n_workers=self.num_workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    memory_limit=0,  # a cell is not ended for its size while there is memory left
-                    dashboard_address=None,
-                    scheduler_kwargs={"allowed_failures": 0},  # deaths are counted here
-                )
-                stack.enter_context(cluster)
+                cluster = stack.enter_context(self._dask.LocalCluster(n_workers=self.num_workers, **local))
             try:
                 self._client = self._dask.Client(self.scheduler or cluster)
             except (OSError, ValueError) as error:
-                raise KaffeeError(
-                    f"No Dask scheduler answers at {self.scheduler} ({error}). Start one with: dask scheduler"
-                ) from error
+                remedy = "Start one with: dask scheduler"
+                raise KaffeeError(f"No Dask scheduler answers at {self.scheduler} ({error}). {remedy}") from error
             stack.enter_context(self._client)
             self._ended = self._dask.as_completed()
             yield
@@ -300,13 +281,9 @@ class DaskEngine(LocalEngine):
                 self._await_restart()
             return False
         except CancelledError as error:
-            raise KaffeeError(
-                f"The Dask scheduler was lost while {name} ran. Run the same command again to continue."
-            ) from error
+            raise KaffeeError(f"The Dask scheduler was lost while {name} ran. {_CONTINUE}") from error
         finally:
-            # Dask makes lost results again as long as somebody holds on to them: a finished cell would be run once
-            # more if its worker died later.
-            future.release()
+            future.release()  # else Dask would run a finished cell again if its worker died later
         return True
 
     def _await_restart(self) -> None:
@@ -315,6 +292,4 @@ class DaskEngine(LocalEngine):
             self._client.wait_for_workers(self.num_workers, timeout=_RESTART_SECONDS)
         except TimeoutError:
             if not self._client.nthreads():
-                raise KaffeeError(
-                    "No worker of the local cluster came back. Run the same command again to continue."
-                ) from None
+                raise KaffeeError(f"No worker of the local cluster came back. {_CONTINUE}") from None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -44,21 +44,8 @@ from kaffee.paper.recipe import CellSettings, DataSettings, load_recipe
 from kaffee.records import jsonable, machine, versions
 from kaffee.theory.dpc import Certifier, Entry, GapLog, find_gaps, fixed_score, overall_gaps
 
-
-class _Measurement(NamedTuple):
-    """The numbers that a cell keeps.
-
-    Attributes:
-        metrics: JSON values.
-        training: Facts about the training, JSON values.
-        fingerprint: Of the training data.
-        trained_at: When training was over, by `time.perf_counter`.
-    """
-
-    metrics: dict[str, Any]
-    training: dict[str, Any]
-    fingerprint: str
-    trained_at: float
+# Metrics, facts about the training, fingerprint of the data, and when training was over by `time.perf_counter`.
+_Measurement = tuple[dict[str, Any], dict[str, Any], str, float]
 
 
 def run_cell(root: str, name: str, preset: str | None, row: str, seed: int, system: str = "") -> str:
@@ -75,16 +62,14 @@ def run_cell(root: str, name: str, preset: str | None, row: str, seed: int, syst
 
 def _measure_cell(store: ResultStore, cell: Cell) -> dict[str, Any]:
     start = time.perf_counter()
-    measured = KINDS[store.recipe.kind](store, cell)
+    metrics, training, fingerprint, trained_at = KINDS[store.recipe.kind](store, cell)
+    seconds = {"training": trained_at - start, "evaluation": time.perf_counter() - trained_at}
     return {
         "error": None,
-        **measured.metrics,
-        "training": measured.training,
-        "seconds": {
-            "training": round(measured.trained_at - start, 2),
-            "evaluation": round(time.perf_counter() - measured.trained_at, 2),
-        },
-        "fingerprint": measured.fingerprint,
+        **jsonable(metrics),
+        "training": training,
+        "seconds": {part: round(duration, 2) for part, duration in seconds.items()},
+        "fingerprint": fingerprint,
         "versions": versions(),
         "machine": machine(),
     }
@@ -92,33 +77,27 @@ def _measure_cell(store: ResultStore, cell: Cell) -> dict[str, Any]:
 
 def _train(store: ResultStore, cell: Cell) -> tuple[Reference, Reconstruction, float]:
     """Return the truth of a cell, its trained model, and the time when training was over."""
-    settings = store.settings(cell)
-    reference = reference_for(settings.data, settings.protocol)
-    trained = trained_model(store, cell, reference)
-    return reference, trained, time.perf_counter()
+    reference = reference_for(store.settings(cell).data, store.settings(cell).protocol)
+    return reference, trained_model(store, cell, reference), time.perf_counter()
 
 
 def _measurement(metrics: dict[str, Any], trained: Reconstruction, trained_at: float) -> _Measurement:
-    return _Measurement(metrics, trained.provenance["training"], trained.provenance["fingerprint"], trained_at)
+    return metrics, trained.provenance["training"], trained.provenance["fingerprint"], trained_at
 
 
 def _measure_card(store: ResultStore, cell: Cell) -> _Measurement:
     """Evaluate the three-axis report card; a frozen core's deterministic axis is its prior's."""
     row, (reference, trained, trained_at) = store.row(cell), _train(store, cell)
-    known_core, prior_cell = None, store.prior_of(cell)
-    confined = row.settings.adaptation.confine is not None
-    if prior_cell is not None and not get_method(row.method).train_core and not confined:
+    known_core, prior_cell, protocol = None, store.prior_of(cell), row.settings.protocol
+    if prior_cell is not None and not get_method(row.method).train_core and row.settings.adaptation.confine is None:
         known_core = read_core(store.prior_store.read(prior_cell) or {})
-    protocol = row.settings.protocol
     card = evaluate(trained.model, reference, method=row.method, protocol=protocol, core_fidelity=known_core)
     return _measurement(card.to_dict(), trained, trained_at)
 
 
 def _measure_selection(store: ResultStore, cell: Cell) -> _Measurement:
-    """Compute the scores by which hyperparameters are selected; they see the training data alone."""
     reference, trained, trained_at = _train(store, cell)
-    scores = selection_scores(trained.model, reference, get_method(store.row(cell).method))
-    return _measurement(scores, trained, trained_at)
+    return _measurement(_selection_scores(trained.model, reference, get_method(trained.method)), trained, trained_at)
 
 
 def _measure_gap(store: ResultStore, cell: Cell) -> _Measurement:
@@ -136,16 +115,14 @@ def _measure_gap(store: ResultStore, cell: Cell) -> _Measurement:
     )
     (store.cell_folder(cell) / "model.json").unlink(missing_ok=True)  # a stored model has no log
     trained = trained_model(store, cell, reference, watcher=log)
-    return _measurement(gap_metrics(log.entries), trained, time.perf_counter())
+    return _measurement(_gap_metrics(log.entries), trained, time.perf_counter())
 
 
-def selection_scores(model: StateSpaceModel, reference: Reference, method: Method) -> dict[str, Any]:
+def _selection_scores(model: StateSpaceModel, reference: Reference, method: Method) -> dict[str, Any]:
     """Compute scores that see nothing but the noisy training data (the paper selects by the first).
 
-    d_stsp_train: D_stsp of a shell-on free run against the training data (appendix B.2).
-    nll_train: One-step innovation NLL of the filter that goes with the method, on fixed training windows, after 40
-        steps of warm-up; per entry, standardised.
-    diverged_train: Whether that free run diverged; then d_stsp_train does not exist.
+    d_stsp_train is that of a shell-on free run (appendix B.2), None if it diverged; nll_train the one-step innovation
+    NLL of the method's filter on fixed windows, after 40 steps of warm-up, per entry and standardised.
     """
     series = reference.standard_train
     data = series.recordings[0]
@@ -156,26 +133,24 @@ def selection_scores(model: StateSpaceModel, reference: Reference, method: Metho
     score = float(jnp.mean(nll)) / series.num_coordinates
     return {
         "d_stsp_train": None if run.num_diverged else run.distances[0].d_stsp,
-        "nll_train": score if np.isfinite(score) else None,
+        "nll_train": score,
         "diverged_train": bool(run.num_diverged),
     }
 
 
-def gap_metrics(entries: Sequence[Entry]) -> dict[str, Any]:
+def _gap_metrics(entries: Sequence[Entry]) -> dict[str, Any]:
     """Summarise a gap log: score and losses before and after, whether the whole run shows a gap, the steps with one."""
     first, last = entries[0], entries[-1]
-    changes = {f"{name}_before": loss.value for name, loss in first.losses.items()}
-    changes |= {f"{name}_after": loss.value for name, loss in last.losses.items()}
     return {
-        **jsonable({"score_before": first.score, "score_after": last.score, **changes}),
+        "score_before": first.score,
+        "score_after": last.score,
+        **{f"{name}_before": loss.value for name, loss in first.losses.items()},
+        **{f"{name}_after": loss.value for name, loss in last.losses.items()},
         "gap": float(bool(overall_gaps(entries))),
         "gap_steps": float(len({(g.before, g.after) for g in find_gaps(entries)})),
         "overall_gaps": [gap.loss for gap in overall_gaps(entries)],
         "entries": [entry.to_dict() for entry in entries],
     }
-
-
-_NUM_COMPARED = 500
 
 
 @eqx.filter_jit
@@ -195,7 +170,7 @@ def _measure_tangent(store: ResultStore, cell: Cell) -> _Measurement:
     core_key = jax.random.key(protocol.seed)
     run = free_run(model, model.embed(first), protocol.rollout_steps, transient=protocol.transient, core_key=core_key)
     states = run.states[0]
-    chosen = states[jnp.linspace(0, len(states) - 1, _NUM_COMPARED).round().astype(int)]
+    chosen = states[jnp.linspace(0, len(states) - 1, 500).round().astype(int)]
     dt, truth = reference.system.dt, reference.lyapunov.maximal
     maximal = lyapunov_spectrum(model.core, states, num_exponents=1, dt=dt).maximal
     metrics = {
@@ -207,7 +182,7 @@ def _measure_tangent(store: ResultStore, cell: Cell) -> _Measurement:
         "dlambda_1_step": abs(maximal - truth) * dt,
         "extra": {"diverged_at_core": int(run.diverged_at[0])},
     }
-    return _Measurement(metrics, {}, reference.train.fingerprint, ready)
+    return metrics, {}, reference.train.fingerprint, ready
 
 
 @lru_cache(maxsize=4)
@@ -267,7 +242,7 @@ def _measure_in_context(store: ResultStore, cell: Cell) -> _Measurement:
     trained_at = time.perf_counter()
     protocol = settings.protocol
     card = evaluate_in_context(model, reference, method=method, protocol=protocol, base=base, core_fidelity=known)
-    return _Measurement(card.to_dict(), training, reference.train.fingerprint, trained_at)
+    return card, training, reference.train.fingerprint, trained_at
 
 
 VAN_DER_POL, _SPIRAL = "van_der_pol", "spiral_"
@@ -294,10 +269,7 @@ def _measure_control(store: ResultStore, cell: Cell) -> _Measurement:
     else:
         raise ConfigError(f"There is no control '{cell.system}'; there are {VAN_DER_POL} and {_SPIRAL}<noise>.")
     training = {name: metrics.pop(name) for name in ("skipped", "completed", "final_loss")}
-    return _Measurement(metrics, training, "", time.perf_counter())
-
-
-_NUM_STARTS = 1_000
+    return metrics, training, "", time.perf_counter()
 
 
 @lru_cache(maxsize=4)
@@ -309,11 +281,10 @@ def _train_candidates(data: DataSettings, protocol: Protocol) -> tuple[Candidate
 def _measure_proxies(store: ResultStore, cell: Cell) -> _Measurement:
     """Measure G_tan and what replaces it on real data, where the truth is known; of a prior nothing is measured."""
     settings, (reference, trained, trained_at) = store.settings(cell), _train(store, cell)
-    metrics: dict[str, Any] = {}
-    if trained.method != "prior":
-        candidates = _train_candidates(settings.data, settings.protocol)
-        metrics = _compare_proxies(trained, reference, settings.protocol, candidates)
-    return _measurement(jsonable(metrics), trained, trained_at)
+    if trained.method == "prior":
+        return _measurement({}, trained, trained_at)
+    candidates = _train_candidates(settings.data, settings.protocol)
+    return _measurement(_compare_proxies(trained, reference, settings.protocol, candidates), trained, trained_at)
 
 
 def _compare_proxies(
@@ -328,7 +299,7 @@ def _compare_proxies(
     chosen = trained.model.exact() if protocol.gates == "hard" else trained.model
     rows = protocol.warm_up + protocol.grounding_steps + 1
     series = Series.from_arrays(reference.test_observations[:rows], columns=reference.train.columns)
-    run = filter_pass(trained.with_model(chosen, trained.method), series, choose_starts(series, _NUM_STARTS))
+    run = filter_pass(trained.with_model(chosen, trained.method), series, choose_starts(series, 1_000))
     spread = spread_growth(run, (round(reference.train.decorrelation_time),), seed=0).horizons[0].spread
     local = [candidate for candidate in candidates if candidate.name != "quadratic"]
     return {
@@ -351,15 +322,13 @@ def _proxy_metrics(run: FilterPass, reference: Reference, candidates: list[Candi
     return {
         "proxy_tan": proxy.pooled,
         "proxy_tan_within": proxy.within,
-        "proxy_r2": proxy.r2,
-        "proxy_r2_over_linear": proxy.r2_over_linear,
-        "proxy_reliability": proxy.reliability,
+        **{f"proxy_{name}": getattr(proxy, name) for name in ("r2", "r2_over_linear", "reliability", "method")},
         "proxy_validity": validity.pooled,
         "proxy_validity_within": validity.within,
-        "proxy_method": proxy.method,
     }
 
 
+# The measurement of a recipe's cells, by its `kind`.
 KINDS = {
     "table": _measure_card,
     "selection": _measure_selection,
@@ -369,4 +338,3 @@ KINDS = {
     "control": _measure_control,
     "proxies": _measure_proxies,
 }
-"""The measurement of a recipe's cells, by its `kind`."""

@@ -108,20 +108,17 @@ def load_recipe(name: str, preset: str | None = None) -> Recipe:
     if name not in recipe_names():
         raise ConfigError(unknown("recipe", name, recipe_names()))
     values = tomllib.loads(files("kaffee.paper").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8"))
-    changes: dict[str, Any] = {}
-    if preset is not None:
-        presets = values.get("presets", {})
-        if preset not in presets:
-            raise ConfigError(unknown("preset", preset, presets))
-        changes = presets[preset]
+    presets = values.get("presets", {})
+    if preset is not None and preset not in presets:
+        raise ConfigError(unknown("preset", preset, presets))
+    changes: dict[str, Any] = {} if preset is None else presets[preset]
     priors = load_recipe(values["priors"], preset) if "priors" in values else None
     common = update(priors.settings if priors else CellSettings(), values.get("settings", {}))
     rows = []
     for key, row in _combinations(values["rows"], values.get("grid", {})):
         if key not in changes.get("rows", [key]):
             continue
-        settings = update(common, row.get("settings", {}))
-        settings = update(settings, changes.get("settings", {}))
+        settings = update(update(common, row.get("settings", {})), changes.get("settings", {}))
         given = row.get("paper", {})
         other = isinstance(given, str)  # the name of the row to compare with
         paper = {m: (float(v[0]), float(v[1])) for m, v in (values["rows"][given]["paper"] if other else given).items()}

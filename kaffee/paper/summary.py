@@ -15,8 +15,7 @@ from kaffee.tables import Table
 
 LARGER_IS_BETTER = {"g_tan"}
 # Numbers of runs, which are added up over seeds.
-_OF_SEEDS = ("returns", "at_rest", "gap")
-_COUNTED = ("diverged_core", "diverged_stoch", *_OF_SEEDS)
+_DIVERGED, _OF_SEEDS = ("diverged_core", "diverged_stoch"), ("returns", "at_rest", "gap")
 _JSON_FIELDS = ("median", "se", "n", "diverged", "missing", "paper", "paper_se")
 _CRITERION = "d_stsp_train"
 
@@ -53,11 +52,10 @@ def find_entry(record: dict[str, Any], metric: str, *path: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """One number of a table, over seeds.
+class _Summary:
+    """One number of a table, over `n` seeds.
 
     Attributes:
-        n: Finite seeds that entered.
         reference_se: Standard error of the reference that the number is measured against, where that is an estimate.
         diverged: Seeds whose run diverged, so that the number does not exist.
         count: The sum over seeds, for numbers of runs.
@@ -87,7 +85,7 @@ class Summary:
         return "agrees" if word == "same" else word
 
 
-Summaries = dict[str, dict[str, Summary]]
+Summaries = dict[str, dict[str, _Summary]]
 
 
 def summarise(store: ResultStore, metrics: tuple[str, ...] | None = None, system: str | None = None) -> Summaries:
@@ -102,32 +100,30 @@ def summarise(store: ResultStore, metrics: tuple[str, ...] | None = None, system
     return summaries
 
 
-def _summarise_one(metric: str, records: list[dict[str, Any]], paper: tuple[float, float] | None) -> Summary:
+def _summarise_one(metric: str, records: list[dict[str, Any]], paper: tuple[float, float] | None) -> _Summary:
     values = [float(value) for record in records if (value := find_entry(record, metric)) is not None]
     kind = next((kind for kind in ("stoch", "core") if metric.endswith(f"_{kind}")), None)
 
     def count_diverged(some: list[dict[str, Any]]) -> int:
         return 0 if kind is None else sum(bool(find_entry(record, "extra", f"diverged_at_{kind}")) for record in some)
 
-    count = None
-    if metric in _COUNTED:
-        count = int(sum(values)) if values else None
-        diverged = count or 0 if metric.startswith("diverged_") else 0
-    else:
-        diverged = count_diverged(records)
-    median, se = median_with_error(values) if values else (None, None)
+    count = int(sum(values)) if values and metric in _DIVERGED + _OF_SEEDS else None
+    diverged = 0 if metric in _OF_SEEDS else count_diverged(records)
+    if metric in _DIVERGED:
+        diverged = count or 0
     errors = [find_entry(record, "h_reference_error") or 0.0 for record in records] if metric.startswith("dh_") else []
     without = [record for record in records if find_entry(record, metric) is None]
     missing = len(without) - count_diverged(without) if values else 0
-    expected, expected_se = paper or (None, None)
+    median, se = median_with_error(values) if values else (None, None)
+    paper_value, paper_se = paper or (None, None)
     reference_se = max(errors, default=0.0)
-    return Summary(median, se, len(values), diverged, expected, expected_se, reference_se, count, missing)
+    return _Summary(median, se, len(values), diverged, paper_value, paper_se, reference_se, count, missing)
 
 
 def to_json(summaries: Summaries) -> dict[str, Any]:
     """Convert to `{"rows": {row: {metric: fields}}}`, with "count" where there is one."""
 
-    def fields(summary: Summary) -> dict[str, Any]:
+    def fields(summary: _Summary) -> dict[str, Any]:
         names = _JSON_FIELDS if summary.count is None else (*_JSON_FIELDS, "count")
         return {name: getattr(summary, name) for name in names}
 
@@ -154,13 +150,10 @@ def to_table(store: ResultStore, summaries: Summaries, *, against_paper: bool) -
 
 
 def system_tables(
-    store: ResultStore,
-    systems: tuple[str, ...],
-    metrics: tuple[str, ...] | None = None,
-    rows: tuple[str, ...] | None = None,
+    store: ResultStore, systems: tuple[str, ...], metrics: tuple[str, ...] | None = None, rows: list[str] | None = None
 ) -> list[Table]:
     """Make one table for each metric: systems down, rows across."""
-    names = rows or tuple(row.name for row in store.recipe.rows)
+    names = rows or [row.name for row in store.recipe.rows]
     by_system = {system: summarise(store, metrics, system) for system in systems}
     tables = []
     for metric in metrics or store.recipe.metrics:
@@ -172,11 +165,11 @@ def system_tables(
     return tables
 
 
-def _note_on_missing(summaries: Iterable[Summary]) -> str:
+def _note_on_missing(summaries: Iterable[_Summary]) -> str:
     return " [k]: k cells without the number are left out." if any(s.missing for s in summaries) else ""
 
 
-def _format(metric: str, summary: Summary) -> str:
+def _format(metric: str, summary: _Summary) -> str:
     missing = f" [{summary.missing}]" if summary.missing else ""
     if summary.count is not None:
         return (f"{summary.count} of {summary.n}" if metric in _OF_SEEDS else str(summary.count)) + missing
@@ -188,13 +181,9 @@ def _format(metric: str, summary: Summary) -> str:
 
 def _count_verdicts(store: ResultStore, summaries: Summaries, *, reproduces: bool = True) -> Counter[str]:
     """Count how many numbers agree, are better, are worse; over the paper's own rows, or over those beyond it."""
-    return Counter(
-        verdict
-        for row, metrics in summaries.items()
-        if store.recipe.row(row).reproduces == reproduces
-        for metric, summary in metrics.items()
-        if (verdict := summary.verdict(metric))
-    )
+    rows = [metrics for row, metrics in summaries.items() if store.recipe.row(row).reproduces == reproduces]
+    verdicts = (summary.verdict(metric) for metrics in rows for metric, summary in metrics.items())
+    return Counter(verdict for verdict in verdicts if verdict)
 
 
 def describe_verdicts(store: ResultStore, summaries: Summaries) -> list[str]:
@@ -209,27 +198,19 @@ def describe_verdicts(store: ResultStore, summaries: Summaries) -> list[str]:
 
 
 class _GridPoint(NamedTuple):
-    """One candidate of a grid search on training data.
-
-    Attributes:
-        excess: Mean over seeds of its criterion minus that of the best candidate.
-        error: Standard error of that difference.
-        distance: From the default settings, in factors of e of the learning rates.
-    """
+    """A candidate of a grid search: its criterion, the mean excess over the best one's with its standard error."""
 
     row: str
     value: float
     excess: float
     error: float
-    distance: float
     chosen: bool
 
 
 def _choose_settings(store: ResultStore) -> dict[str, list[_GridPoint]]:
-    """Rate all candidates of every method and choose one by the one-standard-error rule.
+    """Choose a candidate for every method: of those within one standard error of the best, the closest to the paper's.
 
-    Of the candidates that are not worse than the best by more than one standard error of their paired difference over
-    seeds, the one closest to the paper's settings. A candidate that diverged on a seed is out.
+    The error is that of the paired difference over seeds. A candidate that diverged on a seed is out.
     """
     groups: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for row in store.recipe.rows:
@@ -248,10 +229,12 @@ def _choose_one(store: ResultStore, candidates: dict[str, list[float]]) -> list[
     for row, values in finite.items():
         difference = np.subtract(values, finite[best])
         error = float(difference.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
-        distance = _distance_from_default(store.recipe.row(row))
-        rated.append(_GridPoint(row, float(np.mean(values)), float(difference.mean()), error, distance, False))
-    good = [point for point in rated if point.excess <= point.error]
-    winner = min(good, key=lambda point: (round(point.distance, 6), point.value))
+        rated.append(_GridPoint(row, float(np.mean(values)), float(difference.mean()), error, False))
+
+    def preference(point: _GridPoint) -> tuple[float, float]:
+        return round(_distance_from_default(store.recipe.row(point.row)), 6), point.value
+
+    winner = min((point for point in rated if point.excess <= point.error), key=preference)
     return [point._replace(chosen=point is winner) for point in rated]
 
 

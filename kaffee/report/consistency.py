@@ -1,6 +1,7 @@
 """Show a diagnosis and a gap log: tables, sentences for readers who do not know the paper, figures."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,12 +10,11 @@ from matplotlib.ticker import MaxNLocator
 
 from kaffee.report.style import COLOURS, WIDTH, figure_style
 from kaffee.tables import Table, number
-from kaffee.theory.attenuation import Estimate
+from kaffee.theory.attenuation import Measured
 from kaffee.theory.diagnosis import Diagnosis
-from kaffee.theory.dpc import Entry, Gap, find_gaps, overall_gaps
+from kaffee.theory.dpc import Entry, find_gaps, overall_gaps
 
-_FILTER, _OPEN_LOOP, _OTHER = COLOURS["kaffee"], COLOURS["core_collapse"], COLOURS["frozen_core"]
-_SCORE, _GAP = COLOURS["kaffee"], COLOURS["core_collapse"]
+_BLUE, _ORANGE, _OTHER = COLOURS["kaffee"], COLOURS["core_collapse"], COLOURS["frozen_core"]
 
 
 def diagnosis_table(d: Diagnosis) -> Table:
@@ -43,42 +43,38 @@ def describe_diagnosis(d: Diagnosis) -> list[str]:
     """Write sentences about volume, attenuation, dispersion and forcing."""
     lines = [*_describe_volume(d), _describe_attenuation(d), *_describe_dispersion(d), *_describe_forcing(d)]
     if d.faulty:
-        lines.append(
-            f"In {d.faulty} of {d.num_windows} windows the free run or the filter became non-finite; the means "
-            "above are over what was finite."
-        )
+        where = f"In {d.faulty} of {d.num_windows} windows the free run or the filter became non-finite"
+        lines.append(f"{where}; the means above are over what was finite.")
     return lines
 
 
-def _describe_volume(d: Diagnosis) -> list[str]:
-    nats, left = -0.5 * d.log_volume, _percent(d.trace_ratio)
-    update = f"An observation removes {nats:.2f} nats of uncertainty and leaves {left} of the variance."
+def _describe_volume(d: Diagnosis) -> tuple[str, str]:
+    nats, left = -0.5 * d.log_volume, 100.0 * d.trace_ratio
+    update = f"An observation removes {nats:.2f} nats of uncertainty and leaves {left:.0f} % of the variance."
     if not d.transport:
-        return [
+        volume = (
             "Volume: this method does not move covariances by the Jacobian, so no likelihood is gained by contracting "
-            "the core, and the forecast's uncertainty does not know about it either.",
-            update,
-        ]
+            "the core, and the forecast's uncertainty does not know about it either."
+        )
+        return volume, update
     free, here = d.pressure_open_loop[-1], d.pressure_filter[-1]
     times = f", {free / here:.1f} times less" if free > here > 0 else ""
-    return [
+    volume = (
         f"Volume: {d.horizon} steps ahead without data, contracting the core by 1 % would save an open-loop "
-        f"likelihood {0.01 * free:.3f} nats, whatever the data say; in the filter {0.01 * here:.3f}{times}.",
-        update,
-    ]
+        f"likelihood {0.01 * free:.3f} nats, whatever the data say; in the filter {0.01 * here:.3f}{times}."
+    )
+    return volume, update
 
 
 def _describe_attenuation(d: Diagnosis) -> str:
     impossible = [c for c, k in zip(d.columns, d.kappa, strict=True) if k <= 0]
     if impossible:
-        return (
-            "Attenuation: the model claims more observation noise than the data have variance in "
-            f"{_names(impossible)}: its noise hides the signal."
-        )
+        claim = "Attenuation: the model claims more observation noise than the data have variance in"
+        return f"{claim} {_names(impossible)}: its noise hides the signal."
     least, worst = int(np.argmin(d.kappa)), d.kappa_worst
     more = f", and by {worst:.2f} in the direction with the least signal" if worst == worst else ""
     return (
-        f"Attenuation: by this model's observation noise, {_percent(d.kappa[least])} of the variance of "
+        f"Attenuation: by this model's observation noise, {100.0 * d.kappa[least]:.0f} % of the variance of "
         f"{d.columns[least]} is signal. A model that takes noisy rows for states shrinks its multiplier by the "
         f"factor {d.kappa[least]:.2f}{more}."
     )
@@ -86,27 +82,27 @@ def _describe_attenuation(d: Diagnosis) -> str:
 
 def _describe_dispersion(d: Diagnosis) -> list[str]:
     lines = []
-    for sign, size, word in ((1.0, "larger", "underdispersed"), (-1.0, "smaller", "overdispersed")):
-        each = zip(d.columns, d.dispersion, d.dispersion_se, strict=True)
-        where = [c for c, value, se in each if sign * (value - 1.0) > 2.0 * np.nan_to_num(se)]
-        if where:
-            lines.append(f"Dispersion: errors are {size} than predicted ({word}) in {_names(where)}.")
+    excess, limit = np.array(d.dispersion) - 1.0, 2.0 * np.nan_to_num(d.dispersion_se)
+    for beyond, size, word in ((excess > limit, "larger", "under"), (-excess > limit, "smaller", "over")):
+        if beyond.any():
+            where = _names(np.array(d.columns)[beyond].tolist())
+            lines.append(f"Dispersion: errors are {size} than predicted ({word}dispersed) in {where}.")
     if not lines:
         lines.append("Dispersion: errors are as large as predicted in every coordinate, within two standard errors.")
     low, high = d.directions
     state = "holds" if low >= 1.0 else "does not hold"
-    lines.append(
+    return [
+        *lines,
         f"Lemma 1 assumes errors larger than predicted in every direction; here the ratio runs from {low:.2f} to "
         f"{high:.2f}, so it {state}. The likelihood {_demand(d.lemma)} (slope {_pm(d.lemma)} per step); through "
-        f"the whole recursion it {_demand(d.full)} ({_pm(d.full)})."
-    )
-    return lines
+        f"the whole recursion it {_demand(d.full)} ({_pm(d.full)}).",
+    ]
 
 
-def _demand(slope: Estimate) -> str:
-    if not abs(slope.value) > 2.0 * np.nan_to_num(slope.se):
-        return "asks for neither more nor less growth of uncertainty"
-    return f"asks for {'more' if slope.value < 0 else 'less'} growth of uncertainty"
+def _demand(slope: Measured) -> str:
+    clear = abs(slope.value) > 2.0 * np.nan_to_num(slope.se)
+    word = ("more" if slope.value < 0 else "less") if clear else "neither more nor less"
+    return f"asks for {word} growth of uncertainty"
 
 
 def _describe_forcing(d: Diagnosis) -> list[str]:
@@ -118,7 +114,7 @@ def _describe_forcing(d: Diagnosis) -> list[str]:
     ]
     if d.gain_share > 0.01:
         lines.append(
-            f"The gain itself depends on the state: that is {_percent(d.gain_share)} of a step's factor. "
+            f"The gain itself depends on the state: that is {100.0 * d.gain_share:.0f} % of a step's factor. "
             "Multiplying the factors of single steps, without the path through the covariance, gives "
             f"{number(d.gradient_chain[-1])}."
         )
@@ -129,45 +125,41 @@ def _names(columns: Sequence[str], most: int = 6) -> str:
     return ", ".join(columns[:most]) + (f" and {len(columns) - most} more" if len(columns) > most else "")
 
 
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %"
-
-
-def _pm(estimate: Estimate) -> str:
+def _pm(estimate: Measured) -> str:
     return f"{number(estimate.value)} ± {number(estimate.se)}"
 
 
+@figure_style()
 def diagnosis_figure(d: Diagnosis) -> Figure:
     """Draw pressure by horizon, signal and dispersion by coordinate, gradient norms by horizon; 17 cm wide."""
-    with figure_style():
-        figure = Figure(figsize=(WIDTH, 0.78 * WIDTH), dpi=200)
-        (volume, signal), (spread, gradient) = figure.subplots(2, 2)
-        _by_step(volume, d.pressure_open_loop, _OPEN_LOOP, "--", "open loop")
-        _by_step(volume, d.pressure_filter, _FILTER, "-", "filter")
-        _by_step(volume, d.pressure_one_step, _FILTER, ":", "filter, one step alone")
-        volume.set(title="(a) Volume pressure", xlabel="steps ahead", ylabel="d/ds ½ log det Ω  (nats)")
-        volume.set_ylim(bottom=0.0)
-        volume.legend()
+    figure = Figure(figsize=(WIDTH, 0.78 * WIDTH), dpi=200)
+    (volume, signal), (spread, gradient) = figure.subplots(2, 2)
+    _by_step(volume, d.pressure_open_loop, _ORANGE, "--", "open loop")
+    _by_step(volume, d.pressure_filter, _BLUE, "-", "filter")
+    _by_step(volume, d.pressure_one_step, _BLUE, ":", "filter, one step alone")
+    volume.set(title="(a) Volume pressure", xlabel="steps ahead", ylabel="d/ds ½ log det Ω  (nats)")
 
-        _by_coordinate(signal, d.columns, d.kappa, _OTHER)
-        if np.isfinite(d.kappa_worst):
-            signal.axhline(d.kappa_worst, color="black", linestyle=":", label="direction with least signal")
-            signal.legend(loc="lower left")
-        signal.set(title="(b) Signal in the data", ylabel="κ = 1 − Λ / Var(x)")
-        signal.set_ylim(min(0.0, 1.1 * np.nanmin([*d.kappa, d.kappa_worst])), 1.05)
+    _by_coordinate(signal, d.columns, d.kappa, _OTHER)
+    if np.isfinite(d.kappa_worst):
+        signal.axhline(d.kappa_worst, color="black", linestyle=":", label="direction with least signal")
+        signal.legend(loc="lower left")
+    signal.set(title="(b) Signal in the data", ylabel="κ = 1 − Λ / Var(x)")
+    signal.set_ylim(min(0.0, 1.1 * np.nanmin([*d.kappa, d.kappa_worst])), 1.05)
 
-        _by_coordinate(spread, d.columns, d.dispersion, _FILTER, d.dispersion_se)
-        spread.axhline(1.0, color="black", linestyle="--", label="as predicted")
-        spread.set(title="(c) Squared innovations", ylabel="v² / Ω  (above 1: too sure)")
-        spread.set_ylim(bottom=0.0)
-        spread.legend(loc="lower left")
+    _by_coordinate(spread, d.columns, d.dispersion, _BLUE, d.dispersion_se)
+    spread.axhline(1.0, color="black", linestyle="--", label="as predicted")
+    spread.set(title="(c) Squared innovations", ylabel="v² / Ω  (above 1: too sure)")
+    spread.legend(loc="lower left")
 
-        _by_step(gradient, d.gradient_open_loop, _OPEN_LOOP, "--", "open loop")
-        _by_step(gradient, d.gradient_filter, _FILTER, "-", "filter")
-        _by_step(gradient, d.gradient_chain, "black", ":", "product of factors")
-        gradient.set(title="(d) Gradients through time", xlabel="steps", ylabel="‖∂z(t) / ∂z(0)‖", yscale="log")
-        gradient.legend()
-        return figure
+    _by_step(gradient, d.gradient_open_loop, _ORANGE, "--", "open loop")
+    _by_step(gradient, d.gradient_filter, _BLUE, "-", "filter")
+    _by_step(gradient, d.gradient_chain, "black", ":", "product of factors")
+    gradient.set(title="(d) Gradients through time", xlabel="steps", ylabel="‖∂z(t) / ∂z(0)‖", yscale="log")
+    for axis in (volume, spread):
+        axis.set_ylim(bottom=0.0)
+    for axis in (volume, gradient):
+        axis.legend()
+    return figure
 
 
 def _by_step(axis: Axes, values: Sequence[float], colour: str, style: str, label: str) -> None:
@@ -191,11 +183,11 @@ def _by_coordinate(
     axis.set_xlabel("coordinate")
 
 
-def log_table(entries: Sequence[Entry], *, title: str = "Score and certification losses") -> Table:
+def log_table(entries: Sequence[Entry]) -> Table:
     """Set score and losses in columns, one row per entry."""
     rows = [[str(e.update), e.score, *[m.value for m in e.losses.values()]] for e in entries]
     note = "S_H: the run's own objective on fixed windows. D: certification losses. Lower is better in every column."
-    return Table(title, ("update", "S_H", *entries[0].losses), rows, note=note)
+    return Table("Score and certification losses", ("update", "S_H", *entries[0].losses), rows, note=note)
 
 
 def describe_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list[str]:
@@ -210,9 +202,8 @@ def describe_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> lis
         losses = ", ".join(f"{g.loss} by {g.loss_change:.3f}" for g in whole)
         lines.append(f"DPC gap over the whole run: S_H fell while these rose: {losses}.")
     elif improved:
-        lines.append(
-            f"No DPC gap over the whole run: no certification loss rose by more than {significance:g} standard errors."
-        )
+        rise = f"no certification loss rose by more than {significance:g} standard errors"
+        lines.append(f"No DPC gap over the whole run: {rise}.")
     else:
         worse = [n for n, m in last.losses.items() if m.value > first.losses[n].value]
         tail = f" although {', '.join(worse)} rose" if worse else ""
@@ -224,51 +215,45 @@ def describe_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> lis
     ]
 
 
+@figure_style()
 def tradeoff_figure(entries: Sequence[Entry], *, significance: float = 2.0) -> Figure:
     """Draw S_H and each D along the run with gaps shaded, and below each D against S_H with gap steps in orange."""
     names = list(entries[0].losses)
     gaps = find_gaps(entries, significance=significance)
     updates, scores = [e.update for e in entries], [e.score for e in entries]
-    with figure_style():
-        figure = Figure(figsize=(2.5 * max(len(names), 2), 5.0))
-        axes = figure.subplots(2, max(len(names), 2), squeeze=False)
-        for column, name in enumerate(names):
-            mine = [gap for gap in gaps if gap.loss == name]
-            values, errors = np.array([e.losses[name] for e in entries]).T
-            shown = np.where(np.isfinite(values), values, np.nan)
-            above, below = axes[0, column], axes[1, column]
-            above.plot(updates, shown, color="black", marker="o", markersize=3, label="D")
-            above.fill_between(updates, shown - errors, shown + errors, color="black", alpha=0.2, linewidth=0)
-            for gap in mine:
-                above.axvspan(gap.before, gap.after, color=_GAP, alpha=0.2, linewidth=0)
-            above.set(title=name, xlabel="update", ylabel="" if column else "D (solid)")
-            twin = above.twinx()
-            twin.plot(updates, scores, color=_SCORE, linestyle="--", label="S_H")
-            twin.tick_params(axis="y", colors=_SCORE)
-            if column == len(names) - 1:
-                twin.set_ylabel("$S_H$ (dashed)", color=_SCORE)
-            _draw_steps(below, scores, shown, mine, updates)
-            below.set(xlabel="$S_H$", ylabel="" if column else "D")
-        for axis in axes[:, len(names) :].ravel():
-            axis.axis("off")
-        legend = "Orange: steps in which $S_H$ fell while D rose (definition 1). Blue dot: before the first update."
-        figure.supxlabel(legend, fontsize=9)
-        return figure
+    figure = Figure(figsize=(2.5 * max(len(names), 2), 5.0))
+    axes = figure.subplots(2, max(len(names), 2), squeeze=False)
+    for column, name in enumerate(names):
+        opened = {(gap.before, gap.after) for gap in gaps if gap.loss == name}
+        values, errors = np.array([e.losses[name] for e in entries]).T
+        shown = np.where(np.isfinite(values), values, np.nan)
+        above, below = axes[:, column]
+        above.plot(updates, shown, color="black", marker="o", markersize=3, label="D")
+        above.fill_between(updates, shown - errors, shown + errors, color="black", alpha=0.2, linewidth=0)
+        for step in sorted(opened):
+            above.axvspan(*step, color=_ORANGE, alpha=0.2, linewidth=0)
+        above.set(title=name, xlabel="update", ylabel="" if column else "D (solid)")
+        twin = above.twinx()
+        twin.plot(updates, scores, color=_BLUE, linestyle="--", label="S_H")
+        twin.tick_params(axis="y", colors=_BLUE)
+        if column == len(names) - 1:
+            twin.set_ylabel("$S_H$ (dashed)", color=_BLUE)
+        _draw_steps(below, list(zip(scores, shown, strict=True)), [step in opened for step in pairwise(updates)])
+        below.set(xlabel="$S_H$", ylabel="" if column else "D")
+    for axis in axes[:, len(names) :].ravel():
+        axis.axis("off")
+    legend = "Orange: steps in which $S_H$ fell while D rose (definition 1). Blue dot: before the first update."
+    figure.supxlabel(legend, fontsize=9)
+    return figure
 
 
-def _draw_steps(
-    axis: Axes, scores: Sequence[float], values: np.ndarray, gaps: Sequence[Gap], updates: list[int]
-) -> None:
+def _draw_steps(axis: Axes, points: list[tuple[float, float]], are_gaps: list[bool]) -> None:
     """Draw an arrow from each entry to the next."""
-    opened = {(gap.before, gap.after) for gap in gaps}
-    for i in range(len(scores) - 1):
-        if not np.isfinite(values[i : i + 2]).all():
-            continue
-        is_gap = (updates[i], updates[i + 1]) in opened
-        # Without shrinking: matplotlib fails on an arrow that is shorter than its shrunk ends.
-        arrow = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0}
-        arrow |= {"color": _GAP, "linewidth": 1.3} if is_gap else {"color": "0.5", "linewidth": 0.8}
-        end, start = (scores[i + 1], values[i + 1]), (scores[i], values[i])
-        axis.annotate("", end, start, arrowprops=arrow, annotation_clip=True)
-    axis.plot(scores, values, ".", color="black", markersize=3)
-    axis.plot(scores[0], values[0], "o", color=_SCORE, markersize=5)
+    for (start, end), is_gap in zip(pairwise(points), are_gaps, strict=True):
+        if np.isfinite([start[1], end[1]]).all():
+            # Without shrinking: matplotlib fails on an arrow that is shorter than its shrunk ends.
+            look = {"color": _ORANGE, "linewidth": 1.3} if is_gap else {"color": "0.5", "linewidth": 0.8}
+            arrow = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **look}
+            axis.annotate("", end, start, arrowprops=arrow, annotation_clip=True)
+    axis.plot(*zip(*points, strict=True), ".", color="black", markersize=3)
+    axis.plot(*points[0], "o", color=_BLUE, markersize=5)

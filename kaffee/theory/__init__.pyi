@@ -1,6 +1,7 @@
 from .adaptive_forcing import filter_factors as filter_factors
 from .adaptive_forcing import forcing_strengths as forcing_strengths
 from .adaptive_forcing import sensitivity as sensitivity
+from .attenuation import Measured as Measured
 from .attenuation import ScalarSystem as ScalarSystem
 from .attenuation import fit_kalman as fit_kalman
 from .attenuation import series_attenuation as series_attenuation
@@ -13,7 +14,6 @@ from .dpc import Certifier as Certifier
 from .dpc import Entry as Entry
 from .dpc import Gap as Gap
 from .dpc import GapLog as GapLog
-from .dpc import Measured as Measured
 from .dpc import find_gaps as find_gaps
 from .dpc import fixed_score as fixed_score
 from .tracing import Trace as Trace

@@ -8,13 +8,14 @@ a function of that state; with b = B' Omega^-1 v the sum is
     G = (I - K B) [ d/dz (J(z) Sigma J' b) + J Sigma d/dz (J(z)' b) ].
 
 The second form of the paper, (I - K B + R) J, writes G = R J. Such an R exists where J is invertible, and in general
-only if G vanishes on the null space of J; `gain_variation` returns R = G J^+ and the remainder.
+only if G vanishes on the null space of J.
 
 Over several steps the product of these factors leaves out the path through the covariance, z -> J -> Sigma -> later
 gains, and is the exact derivative only where J does not depend on the state; `sensitivity` differentiates the real
 recursion.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,16 +28,12 @@ from kaffee.filtering.recursion import Dynamics, Observations, Recursion, step
 from kaffee.model.core import Core
 from kaffee.theory.tracing import Trace
 
+norm = partial(jnp.linalg.norm, axis=(-2, -1))
+"""The Frobenius norm of matrices; with ord=2 the largest singular value."""
 
-class Factors(NamedTuple):
-    """The pieces of proposition 3 at every step.
 
-    Attributes:
-        jacobian: J_t.
-        damped: (I - K_t B) J_t.
-        gain: G_t, from the gain's dependence on the state.
-        factor: Their sum, the derivative of z_{t|t} with respect to z_{t-1|t-1}.
-    """
+class _Factors(NamedTuple):
+    """The pieces of proposition 3 at every step: J_t, (I - K_t B) J_t, G_t, and the sum of the last two."""
 
     jacobian: Float[Array, "T W M M"]
     damped: Float[Array, "T W M M"]
@@ -45,12 +42,12 @@ class Factors(NamedTuple):
 
 
 @eqx.filter_jit
-def filter_factors(core: Core, trace: Trace) -> Factors:
+def filter_factors(core: Core, trace: Trace) -> _Factors:
     """Compute the factors of a run; without assimilation they are the Jacobians."""
     J, remaining = trace.jacobian, trace.remaining()
     damped = remaining @ J
     if not (trace.recursion.assimilate and trace.recursion.transport):
-        return Factors(J, damped, jnp.zeros_like(J), damped)
+        return _Factors(J, damped, jnp.zeros_like(J), damped)
     Li = trace.innovation.inverse_factor
     u = trace.present * jnp.einsum("twnm,twn->twm", Li, trace.innovation.whitened)
     b = trace.observation.lift(u)
@@ -67,27 +64,17 @@ def filter_factors(core: Core, trace: Trace) -> Factors:
     # One step at a time: the second derivatives of all steps at once would not fit into memory.
     direct, adjoint = jax.lax.map(lambda now: jax.vmap(products)(*now), (trace.previous.mean, a, b))
     gain = remaining @ (direct + JP @ adjoint)
-    return Factors(J, damped, gain, damped + gain)
-
-
-class GainVariation(NamedTuple):
-    """R of (I - K B + R) J.
-
-    Attributes:
-        R: G J^+; exact where J is invertible.
-        unfactored: ||G - R J|| / ||factor|| (Frobenius), which the paper's second form misses at a singular J.
-    """
-
-    R: Float[Array, "T W M M"]
-    unfactored: Float[Array, "T W"]
+    return _Factors(J, damped, gain, damped + gain)
 
 
 @eqx.filter_jit
-def gain_variation(factors: Factors) -> GainVariation:
-    """Solve for R_t such that the factor is (I - K_t B + R_t) J_t, as far as one exists."""
+def gain_variation(factors: _Factors) -> tuple[Float[Array, "T W M M"], Float[Array, "T W"]]:
+    """Solve for R_t = G_t J_t^+ such that the factor is (I - K_t B + R_t) J_t; exact where J is invertible.
+
+    Return also ||G - R J|| / ||factor|| (Frobenius), which the paper's second form misses at a singular J.
+    """
     R = factors.gain @ jnp.linalg.pinv(factors.jacobian)
-    rest = factors.gain - R @ factors.jacobian
-    return GainVariation(R, frobenius(rest) / frobenius(factors.factor))
+    return R, norm(factors.gain - R @ factors.jacobian) / norm(factors.factor)
 
 
 @eqx.filter_jit
@@ -104,17 +91,6 @@ def forcing_strengths(trace: Trace) -> Float[Array, "T W N"]:
 
 
 @eqx.filter_jit
-def largest_singular(X: Float[Array, "*batch M K"]) -> Float[Array, "*batch"]:
-    """Compute the spectral norm."""
-    return jnp.linalg.svd(X, compute_uv=False)[..., 0]
-
-
-def frobenius(X: Float[Array, "*batch M K"]) -> Float[Array, "*batch"]:
-    """Compute the Frobenius norm."""
-    return jnp.sqrt(jnp.sum(X**2, axis=(-2, -1)))
-
-
-@eqx.filter_jit
 def chain(factors: Float[Array, "T W M M"]) -> Float[Array, "T W M M"]:
     """Multiply F_t ... F_1 for every t: the mean-to-mean chain as the proof of proposition 3 iterates it."""
 
@@ -128,10 +104,7 @@ def chain(factors: Float[Array, "T W M M"]) -> Float[Array, "T W M M"]:
 
 @eqx.filter_jit
 def sensitivity(
-    recursion: Recursion,
-    dynamics: Dynamics,
-    observations: Observations,
-    directions: Float[Array, "M K"] | None = None,
+    recursion: Recursion, dynamics: Dynamics, observations: Observations, directions: Float[Array, "M K"] | None = None
 ) -> Float[Array, "T W M K"]:
     """Compute dz_{t|t} / dz_{0|0} times `directions` (the identity by default) from the real recursion.
 

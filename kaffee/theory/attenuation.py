@@ -7,6 +7,7 @@ objective over H steps lands in [kappa_t a, kappa_t^(1/H) a]; the Kalman innovat
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -23,41 +24,29 @@ from kaffee.model.observation import Projection
 from kaffee.model.statespace import StateSpaceModel
 
 
-class Estimate(NamedTuple):
-    """A fitted number and its standard error."""
+class Measured(NamedTuple):
+    """A number that is estimated from data or free runs, with its standard error."""
 
     value: float
-    se: float
+    se: float = 0.0
 
 
-class SeriesAttenuation(NamedTuple):
-    """The share of signal in a series, if the shell of a model is right about its observation noise.
+def series_attenuation(model: StateSpaceModel, x: Float[np.ndarray, "T N"]) -> tuple[Float[np.ndarray, " N"], float]:
+    """Compute the share of signal in a series `x` (standardised, NaN where missing), if the model's shell is right.
 
-    Attributes:
-        kappa: kappa_j = 1 - Lambda_jj / Var(x_j): a one-step noisy-state fit shrinks the multiplier of coordinate j by
-            this factor. Negative where the model claims more noise than the data have variance.
-        worst: The smallest eigenvalue of I - Lambda Cov(x)^-1, the factor in the direction with the least signal; never
-            above the smallest kappa, and far below it where coordinates are strongly correlated.
-    """
-
-    kappa: Float[np.ndarray, " N"]
-    worst: float
-
-
-def series_attenuation(model: StateSpaceModel, x: Float[np.ndarray, "T N"]) -> SeriesAttenuation:
-    """Compute the attenuation of a series: A.2 for vectors, where x_{t+1} on x_t gives A (I - Lambda Cov(x)^-1).
-
-    Args:
-        x: Rows of the series in the model's standardised units; NaN where missing.
+    kappa_j = 1 - Lambda_jj / Var(x_j): a one-step noisy-state fit shrinks the multiplier of coordinate j by this
+    factor; negative where the model claims more noise than the data have variance. By A.2 for vectors, where x_{t+1} on
+    x_t gives A (I - Lambda Cov(x)^-1), the smallest eigenvalue of this matrix is the factor in the direction with the
+    least signal: never above the smallest kappa, and far below it where coordinates are strongly correlated.
     """
     Lambda = np.asarray(model.shell.observation_variance(), np.float64)
     kappa = 1.0 - Lambda / np.nanvar(x, axis=0)
     complete = x[np.isfinite(x).all(axis=1)]
     if len(complete) <= x.shape[1]:
-        return SeriesAttenuation(kappa, float("nan"))
+        return kappa, float("nan")
     root = np.sqrt(Lambda)
     covariance = np.atleast_2d(np.cov(complete.T, ddof=0)) / np.outer(root, root)
-    return SeriesAttenuation(kappa, float(1.0 - 1.0 / np.linalg.eigvalsh(covariance)[0]))
+    return kappa, float(1.0 - 1.0 / np.linalg.eigvalsh(covariance)[0])
 
 
 @dataclass(frozen=True)
@@ -82,10 +71,7 @@ class ScalarSystem:
 
     def state_variances(self, num_steps: int) -> Float[np.ndarray, " T"]:
         """Compute P_1, ..., P_T by P_{t+1} = a^2 P_t + q."""
-        variances = [self.p]
-        while len(variances) < num_steps:
-            variances.append(self.a**2 * variances[-1] + self.q)
-        return np.array(variances[:num_steps])
+        return np.array(list(accumulate(range(1, num_steps), lambda P, _: self.a**2 * P + self.q, initial=self.p)))
 
     def kappas(self, num_steps: int) -> Float[np.ndarray, " T"]:
         """Compute kappa_t = P_t / (P_t + r), the share of the variance of x_t that is signal."""
@@ -100,17 +86,16 @@ class ScalarSystem:
         return kappa * self.a, kappa ** (1.0 / horizon) * self.a
 
 
-class KalmanFit(NamedTuple):
+class _KalmanFit(NamedTuple):
     """The maximum of the innovation likelihood, with standard errors from the observed information."""
 
-    a: Estimate
-    q: Estimate
-    r: Estimate
-    p: Estimate
+    a: Measured
+    q: Measured
+    r: Measured
+    p: Measured
 
     @property
     def system(self) -> ScalarSystem:
-        """The fitted values alone."""
         return ScalarSystem(*(estimate.value for estimate in self))
 
 
@@ -167,14 +152,12 @@ def _solve_moments(x: Float[np.ndarray, "W T"]) -> ScalarSystem:
     return ScalarSystem(a, float(q), float(r), float(p))
 
 
-def fit_kalman(x: Float[np.ndarray, "W T"]) -> KalmanFit:
+def fit_kalman(x: Float[np.ndarray, "W T"]) -> _KalmanFit:
     """Maximise the exact innovation likelihood of independent windows over (a, q, r, p) (proposition 2 (iii)).
 
     In float64, the variances on a log scale. Standard errors are the roots of the diagonal of (W H)^-1, where H is
-    the Hessian of the mean negative log-likelihood at the optimum.
-
-    Raises:
-        KaffeeError: The likelihood has no maximum inside: a variance runs to 0, as it may in a small sample.
+    the Hessian of the mean negative log-likelihood at the optimum. Raise if a variance runs to 0, as it may in a small
+    sample.
     """
     start = _solve_moments(x)
     with jax.enable_x64(True):
@@ -193,7 +176,6 @@ def fit_kalman(x: Float[np.ndarray, "W T"]) -> KalmanFit:
     inside = theta[1:].min() > 1e-6 * np.mean(x**2)
     # The slope in units of standard errors, so that the number of windows does not matter.
     if not (inside and (variances > 0).all() and (len(x) * np.abs(gradient) * errors < 0.1).all()):
-        raise KaffeeError(
-            f"The likelihood has no maximum inside: it stopped at (a, q, r, p) = {theta.round(4)}. Bring more windows."
-        )
-    return KalmanFit(*(Estimate(float(v), float(s)) for v, s in zip(theta, errors, strict=True)))
+        stopped = f"it stopped at (a, q, r, p) = {theta.round(4)}"
+        raise KaffeeError(f"The likelihood has no maximum inside: {stopped}. Bring more windows.")
+    return _KalmanFit(*(Measured(float(v), float(s)) for v, s in zip(theta, errors, strict=True)))

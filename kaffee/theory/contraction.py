@@ -6,6 +6,7 @@ Lemma 1: a model that is underdispersed, Omega <= Omega*, is not rewarded for co
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, scan_terms
@@ -13,7 +14,7 @@ from kaffee.model.core import Core
 from kaffee.theory.tracing import Trace, inner
 
 
-class Rescaled(Core):
+class _Rescaled(Core):
     """A core with J(s) = s J in the covariance and F unchanged in the mean (lemma 1; s = e^s' in proposition 1).
 
     `jacobian` is therefore not the derivative of the step unless s = 1.
@@ -55,7 +56,7 @@ def rescaling_of_run(recursion: Recursion, dynamics: Dynamics, observations: Obs
     """Differentiate NLL_t by s at s = 1 through the recursion itself, with its later gains, means and Jacobians."""
 
     def terms(s: Float[Array, ""]) -> Float[Array, "T W"]:
-        rescaled = dynamics._replace(core=Rescaled(dynamics.core, s))
+        rescaled = dynamics._replace(core=_Rescaled(dynamics.core, s))
         return scan_terms(recursion, rescaled, observations._replace(noise=None)).nll
 
     one = jnp.ones((), dynamics.process_variance.dtype)
@@ -72,11 +73,14 @@ def dispersion(trace: Trace) -> Float[Array, "T W N"]:
     return jnp.where(trace.mask, trace.innovation.residual**2 / variances, jnp.nan)
 
 
-def dispersed_directions(whitened: Float[Array, "K N"], mask: Bool[Array, "K N"]) -> Float[Array, " N"]:
-    """Compute the eigenvalues, ascending, of the mean of y y' over many innovations y = L^-1 v.
+def dispersed_directions(
+    whitened: Float[np.ndarray, "*batch N"], mask: Bool[np.ndarray, "*batch N"]
+) -> Float[np.ndarray, " N"]:
+    """Compute the eigenvalues, ascending, of the mean of y y' over many innovations y = L^-1 v, if finite.
 
     All above 1: the assumption of lemma 1, L^-1 Omega* L^-T >= I, holds on average; all below 1: the model is
     overdispersed in every direction. Even of calibrated innovations they scatter by about 2 sqrt(N / K) around 1.
     """
-    present = mask.astype(whitened.dtype)
-    return jnp.linalg.eigvalsh((whitened.T @ whitened) / jnp.maximum(present.T @ present, 1.0))
+    finite = np.isfinite(whitened).all(axis=-1)
+    y, present = whitened[finite], mask[finite].astype(np.float64)
+    return np.linalg.eigvalsh((y.T @ y) / np.maximum(present.T @ present, 1.0))

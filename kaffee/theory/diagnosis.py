@@ -16,16 +16,8 @@ from kaffee.filtering.recursion import Dynamics, Observations, Recursion, observ
 from kaffee.filtering.sweep import run_filter
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import jsonable
-from kaffee.theory.adaptive_forcing import (
-    chain,
-    filter_factors,
-    forcing_strengths,
-    frobenius,
-    gain_variation,
-    largest_singular,
-    sensitivity,
-)
-from kaffee.theory.attenuation import Estimate, series_attenuation
+from kaffee.theory.adaptive_forcing import chain, filter_factors, forcing_strengths, gain_variation, norm, sensitivity
+from kaffee.theory.attenuation import Measured, series_attenuation
 from kaffee.theory.contraction import anti_contraction, dispersed_directions, dispersion, rescaling_of_run
 from kaffee.theory.tracing import trace
 from kaffee.theory.volume import assimilation, pressure
@@ -82,13 +74,13 @@ def _measure_forcing(model: StateSpaceModel, recursion: Recursion, windows: _Win
     Q = _probes(model.latent_dim, model.dtype)
     free = sensitivity(Recursion(assimilate=False, transport=False), *problem, Q)
     return {
-        "singular_jacobian": largest_singular(factors.jacobian),
-        "singular_factor": largest_singular(factors.factor),
-        "gain_share": frobenius(factors.gain) / frobenius(factors.factor),
-        "unfactored": gain_variation(factors).unfactored,
-        "gradient_open_loop": largest_singular(free),
-        "gradient_filter": largest_singular(sensitivity(recursion, *problem, Q)),
-        "gradient_chain": largest_singular(chain(factors.factor) @ Q),
+        "singular_jacobian": norm(factors.jacobian, ord=2),
+        "singular_factor": norm(factors.factor, ord=2),
+        "gain_share": norm(factors.gain) / norm(factors.factor),
+        "unfactored": gain_variation(factors)[1],
+        "gradient_open_loop": norm(free, ord=2),
+        "gradient_filter": norm(sensitivity(recursion, *problem, Q), ord=2),
+        "gradient_chain": norm(chain(factors.factor) @ Q, ord=2),
     }
 
 
@@ -102,9 +94,8 @@ def _probes(latent_dim: int, dtype: Any) -> Float[Array, "M K"]:
 
 def _finite_mean(values: np.ndarray, axis: int | tuple[int, ...] | None = None) -> np.ndarray:
     """Average the finite values; NaN where there are none."""
-    fine = np.isfinite(values)
-    count = fine.sum(axis=axis)
-    total = np.where(fine, values, 0.0).sum(axis=axis)
+    count = np.isfinite(values).sum(axis=axis)
+    total = np.where(np.isfinite(values), values, 0.0).sum(axis=axis)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
@@ -114,14 +105,14 @@ def _geometric_mean(values: np.ndarray, axis: int) -> np.ndarray:
         return np.exp(_finite_mean(np.log(values), axis))
 
 
-def _estimate_over_windows(values: Float[np.ndarray, "T W"]) -> Estimate:
+def _estimate_over_windows(values: Float[np.ndarray, "T W"]) -> Measured:
     """Average over steps and windows; the standard error is that of the spread between windows."""
     each = _finite_mean(values, axis=0)
     each = each[np.isfinite(each)]
     if len(each) == 0:
-        return Estimate(float("nan"), float("nan"))
+        return Measured(float("nan"), float("nan"))
     se = each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.nan
-    return Estimate(float(each.mean()), float(se))
+    return Measured(float(each.mean()), float(se))
 
 
 @dataclass(frozen=True)
@@ -160,8 +151,8 @@ class Diagnosis:
     dispersion: _Numbers
     dispersion_se: _Numbers
     directions: _Numbers
-    lemma: Estimate
-    full: Estimate
+    lemma: Measured
+    full: Measured
     strengths: _Numbers
     forcing_windows: int
     num_directions: int
@@ -202,17 +193,15 @@ def diagnose(
     if horizon < 1:
         raise ConfigError(f"Windows of {x.shape[1]} rows leave no horizon after burn_in = {burn_in}: use longer ones.")
     values, forced = _measure_batches(model, x, mask, recursion, burn_in)
-    signal = series_attenuation(model, rows)
+    kappa, kappa_worst = series_attenuation(model, rows)
     each = [_estimate_over_windows(values["coordinates"][..., j]) for j in range(model.num_observed)]
     strengths = values["strengths"]
-    pressures = ("pressure_open_loop", "pressure_filter", "pressure_one_step")
-    gradients = ("gradient_open_loop", "gradient_filter", "gradient_chain")
-    means: Any = {name: float(_finite_mean(values[name])) for name in ("log_volume", "trace_ratio")}
-    means |= {
-        name: float(_finite_mean(forced[name])) for name in ("singular_jacobian", "singular_factor", "gain_share")
-    }
-    means |= {name: _finite_mean(values[name], 1).tolist() for name in pressures}
-    means |= {name: _geometric_mean(forced[name], 1).tolist() for name in gradients}
+    overall = ("log_volume", "trace_ratio", "singular_jacobian", "singular_factor", "gain_share")
+    means: Any = {name: float(_finite_mean((values | forced)[name])) for name in overall}
+    for run in ("open_loop", "filter", "one_step"):
+        means[f"pressure_{run}"] = _finite_mean(values[f"pressure_{run}"], 1).tolist()
+    for run in ("open_loop", "filter", "chain"):
+        means[f"gradient_{run}"] = _geometric_mean(forced[f"gradient_{run}"], 1).tolist()
     return Diagnosis(
         columns=columns or tuple(f"x{j + 1}" for j in range(model.num_observed)),
         num_windows=values["faults"].shape[1],
@@ -220,11 +209,11 @@ def diagnose(
         burn_in=burn_in,
         transport=recursion.transport,
         faulty=int((values["faults"] > 0).any(axis=0).sum()),
-        kappa=signal.kappa.tolist(),
-        kappa_worst=signal.worst,
+        kappa=kappa.tolist(),
+        kappa_worst=kappa_worst,
         dispersion=[estimate.value for estimate in each],
         dispersion_se=[estimate.se for estimate in each],
-        directions=_extreme_directions(values),
+        directions=dispersed_directions(values["whitened"], values["mask"])[[0, -1]].tolist(),
         lemma=_estimate_over_windows(values["lemma"]),
         full=_estimate_over_windows(values["full"]),
         strengths=[float(_finite_mean(s)) for s in (strengths[..., 0], strengths, strengths[..., -1])],
@@ -246,22 +235,11 @@ def _measure_batches(
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, model)
         rows, seen = jnp.asarray(np.where(mask, x, 0.0), jnp.float64), jnp.asarray(mask)
-        batches = [slice(i * size, (i + 1) * size) for i in range(num_batches)]
-        parts = [
-            jax.tree.map(np.asarray, _measure(wide, recursion, (rows[batch], seen[batch]), burn_in))
-            for batch in batches
-        ]
+        parts = []
+        for batch in (slice(i * size, (i + 1) * size) for i in range(num_batches)):
+            measured = _measure(wide, recursion, (rows[batch], seen[batch]), burn_in)
+            parts.append(jax.tree.map(np.asarray, measured))
         spread = slice(None, few * (num_windows // few), num_windows // few)
         forced = _measure_forcing(wide, recursion, (rows[spread], seen[spread]), burn_in)
     joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
     return joined, jax.tree.map(np.asarray, forced)
-
-
-def _extreme_directions(values: dict[str, np.ndarray]) -> _Numbers:
-    """Return the smallest and the largest eigenvalue of `dispersed_directions`."""
-    N = values["whitened"].shape[-1]
-    y, mask = (values[name].reshape(-1, N) for name in ("whitened", "mask"))
-    finite = np.isfinite(y).all(axis=1)
-    with jax.enable_x64(True):
-        eigenvalues = dispersed_directions(jnp.asarray(y[finite]), jnp.asarray(mask[finite]))
-    return [float(eigenvalues[0]), float(eigenvalues[-1])]

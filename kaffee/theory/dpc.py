@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,26 +22,14 @@ from kaffee.filtering.likelihood import Method
 from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.rollout import core_key_of
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.theory.attenuation import Measured
 from kaffee.training.adaptation import Adaptation, nll_objective
 from kaffee.training.loop import Watcher
 
 
-class Measured(NamedTuple):
-    """A loss that is estimated from free runs, with its standard error; infinite if a run diverged."""
-
-    value: float
-    se: float = 0.0
-
-
 @dataclass(frozen=True)
 class Entry:
-    """Score and losses of a model during training.
-
-    Attributes:
-        update: How many updates it has seen.
-        score: S_H, the objective of the run on fixed windows; lower is better.
-        losses: The certification losses D by name; lower is better.
-    """
+    """The score S_H of a model during training, and its certification losses D by name; lower is better."""
 
     update: int
     score: float
@@ -49,14 +37,8 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values; a number that is not finite becomes a word, such as "inf"."""
-        losses = {name: {"value": _number(loss.value), "se": _number(loss.se)} for name, loss in self.losses.items()}
+        losses = {name: {"value": _number(value), "se": _number(se)} for name, (value, se) in self.losses.items()}
         return {"update": self.update, "score": _number(self.score), "losses": losses}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Entry":
-        """Read an entry that `to_dict` wrote."""
-        losses = {name: Measured(float(m["value"]), float(m["se"])) for name, m in record["losses"].items()}
-        return cls(int(record["update"]), float(record["score"]), losses)
 
 
 def _number(value: float) -> float | str:
@@ -65,14 +47,7 @@ def _number(value: float) -> float | str:
 
 @dataclass(frozen=True)
 class Gap:
-    """A step theta -> theta' with S_H(theta') < S_H(theta) but D(theta') > D(theta).
-
-    Attributes:
-        before, after: Updates between which it happened.
-        loss: Which D.
-        score_change: Negative.
-        loss_change: Positive, and larger than its standard error times the significance asked for.
-    """
+    """A step theta -> theta' between two updates with S_H(theta') < S_H(theta) but D(theta') > D(theta)."""
 
     before: int
     after: int
@@ -98,9 +73,8 @@ def find_gaps(entries: Sequence[Entry], *, significance: float = 2.0) -> list[Ga
             continue
         for name, loss in new.losses.items():
             before = old.losses[name]
-            se = math.hypot(before.se, loss.se)
-            if loss.value > before.value and not loss.value - before.value <= significance * se:
-                change = loss.value - before.value
+            change, se = loss.value - before.value, math.hypot(before.se, loss.se)
+            if loss.value > before.value and not change <= significance * se:
                 gaps.append(Gap(old.update, new.update, name, new.score - old.score, change, se))
     return gaps
 
@@ -123,8 +97,7 @@ class Certifier:
     Attributes:
         noisy: Standardised observations (T, N): where free runs start and what shell-on runs are compared with.
         clean: What shell-off runs are compared with; the noise-free truth, or the observations again.
-        reference: The simulated truth, if there is one.
-        recursion: The filter that goes with the model, for G_tan.
+        reference, recursion: The simulated truth, if there is one, and the model's filter, for G_tan.
         seed: Of the shell's noise and of the core's own, where it draws any; also that with the shell off.
     """
 
@@ -141,14 +114,12 @@ class Certifier:
     def __post_init__(self) -> None:
         length = min(len(self.noisy), len(self.clean))
         if length < _MIN_ROWS:
-            raise DataError(
-                f"Certification compares free runs with at least {_MIN_ROWS} consecutive complete rows, not {length}."
-            )
+            needed = f"at least {_MIN_ROWS} consecutive complete rows"
+            raise DataError(f"Certification compares free runs with {needed}, not {length}.")
         # Estimates of different lengths cannot be compared.
         steps = min(self.num_steps, length)
-        object.__setattr__(self, "num_steps", steps)
-        object.__setattr__(self, "noisy", self.noisy[:steps])
-        object.__setattr__(self, "clean", self.clean[:steps])
+        for name, value in (("num_steps", steps), ("noisy", self.noisy[:steps]), ("clean", self.clean[:steps])):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_series(cls, standard: Series, **options: Any) -> "Certifier":
@@ -159,8 +130,7 @@ class Certifier:
     @classmethod
     def from_reference(cls, reference: Reference, recursion: Recursion, **options: Any) -> "Certifier":
         """Certify against a simulated truth."""
-        noisy = reference.scaler.transform(reference.test_observations)
-        clean = reference.scaler.transform(reference.clean)
+        noisy, clean = map(reference.scaler.transform, (reference.test_observations, reference.clean))
         return cls(noisy, clean, reference, recursion, **options)
 
     def __call__(self, model: StateSpaceModel) -> dict[str, Measured]:
@@ -201,11 +171,8 @@ class Certifier:
         rows = protocol.warm_up + protocol.grounding_steps + 1
         values = []
         for first in np.linspace(0, len(self.reference.test_states) - rows, self.num_runs).astype(int):
-            stretch = replace(
-                self.reference,
-                test_states=self.reference.test_states[first : first + rows],
-                test_observations=self.reference.test_observations[first : first + rows],
-            )
+            states, observations = self.reference.test_states[first:], self.reference.test_observations[first:]
+            stretch = replace(self.reference, test_states=states[:rows], test_observations=observations[:rows])
             values.append(1.0 - measure_grounding(model, self.recursion, stretch, protocol)[1].pooled)
         return _mean(values)
 
@@ -221,13 +188,9 @@ def _mean(values: list[float]) -> Measured:
 
 
 class GapLog(Watcher):
-    """Certify the model every `every` updates while it trains: `adapt(..., watcher=log)`.
+    """Certify the model every `every` updates, and after the `last`, while it trains: `adapt(..., watcher=log)`.
 
-    Score and losses are any functions of a model.
-
-    Attributes:
-        entries: Score and losses so far.
-        last: The number of updates of the run, after which the model is certified in any case.
+    Score and losses are any functions of a model; `entries` holds their values so far.
     """
 
     def __init__(
@@ -258,18 +221,12 @@ class GapLog(Watcher):
 
 
 def fixed_score(
-    prior: StateSpaceModel,
-    series: Series,
-    method: Method,
-    settings: Adaptation,
-    *,
-    num_windows: int = 128,
-    seed: int = 0,
+    prior: StateSpaceModel, series: Series, method: Method, settings: Adaptation, *, num_windows: int = 128
 ) -> Callable[[StateSpaceModel], float]:
     """Return S_H: the method's own training objective on a fixed batch of windows of a standardised series."""
     surrogate = prior.replace(core=prior.core.surrogate())
     objective = nll_objective(surrogate, series, method, settings, method.trainable_parts)
     windows = training_windows(series, settings.burn_in + settings.scored + 1, prior.dtype)
-    batch = windows.sample(jax.random.key(seed), num_windows)
+    batch = windows.sample(jax.random.key(0), num_windows)
     evaluated = eqx.filter_jit(lambda model: objective(model, batch).loss)
     return lambda model: float(evaluated(model))

@@ -16,12 +16,9 @@ class Trace(eqx.Module):
     """Every step of a batch of windows, time first; made by `kaffee.filtering.recursion.step` alone.
 
     Attributes:
-        recursion: The switches of the run.
         observation: B; where an entry of `mask` is False its row counts as zero.
-        process_variance, observation_variance: The diagonals of Gamma and Lambda.
         previous: The belief at t-1 from which step t predicts, z_{t-1|t-1} and Sigma_{t-1|t-1} in a filter.
         jacobian: J_t, taken at the mean of `previous`.
-        predicted, innovation, filtered: As in `kaffee.filtering.recursion.Step`.
         faults: Indices in `kaffee.filtering.recursion.QUANTITIES`.
     """
 

@@ -43,7 +43,7 @@ def transport_terms(trace: Trace, horizon: int | None = None) -> Float[Array, "L
     return jnp.stack(terms)
 
 
-class Pressure(NamedTuple):
+class _Pressure(NamedTuple):
     """d/ds 1/2 log det Omega_t at s = 0 along J -> e^s J, in nats.
 
     Attributes:
@@ -58,7 +58,7 @@ class Pressure(NamedTuple):
 
 
 @eqx.filter_jit
-def pressure(trace: Trace) -> Pressure:
+def pressure(trace: Trace) -> _Pressure:
     """Compute the pressure of every step of a run. With D = 1/2 dSigma/ds:
 
         D_pred = J (Sigma_{t-1|t-1} + D_filt) J',    D_filt = (I - K B) D_pred (I - K B)',    K = 0 in open loop
@@ -68,7 +68,7 @@ def pressure(trace: Trace) -> Pressure:
     precision = trace.precision()
     one_step = inner(precision, trace.transported())
     if not trace.recursion.transport:
-        return Pressure(one_step, jnp.zeros_like(one_step))
+        return _Pressure(one_step, jnp.zeros_like(one_step))
 
     def body(D: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         J, P, remaining = inputs
@@ -77,16 +77,14 @@ def pressure(trace: Trace) -> Pressure:
 
     start = jnp.zeros_like(trace.previous.covariance[0])
     _, D_pred = jax.lax.scan(body, start, (trace.jacobian, trace.previous.covariance, trace.remaining()))
-    return Pressure(one_step, inner(precision, trace.observed(D_pred, trace.present)))
+    return _Pressure(one_step, inner(precision, trace.observed(D_pred, trace.present)))
 
 
-class Assimilation(NamedTuple):
-    """How much an update contracts a belief.
+class _Assimilation(NamedTuple):
+    """How much an update contracts a belief: log det and trace of Sigma_{t|t} beside Sigma_{t|t-1}.
 
-    Attributes:
-        log_volume: log det Sigma_{t|t} - log det Sigma_{t|t-1} = log det Lambda - log det Omega_t over the observed
-            entries, never positive; minus half of it is the information in the observation, in nats.
-        trace_ratio: tr Sigma_{t|t} / tr Sigma_{t|t-1}, between 0 and 1.
+    log_volume = log det Lambda - log det Omega_t over the observed entries is never positive; minus half of it is the
+    information in the observation, in nats.
     """
 
     log_volume: Float[Array, "T W"]
@@ -94,12 +92,11 @@ class Assimilation(NamedTuple):
 
 
 @eqx.filter_jit
-def assimilation(trace: Trace) -> Assimilation:
+def assimilation(trace: Trace) -> _Assimilation:
     """Measure the update Sigma_{t|t} = Sigma_{t|t-1} - Sigma_{t|t-1} B' Omega^-1 B Sigma_{t|t-1} (proposition 1)."""
     before, after = trace.predicted.covariance, trace.filtered.covariance
     log_det_omega = -2.0 * jnp.sum(jnp.log(jnp.diagonal(trace.innovation.inverse_factor, axis1=-2, axis2=-1)), axis=-1)
     log_volume = jnp.sum(trace.present * jnp.log(trace.observation_variance), axis=-1) - log_det_omega
     if not trace.recursion.assimilate:
         log_volume = jnp.zeros_like(log_volume)
-    total = [jnp.trace(P, axis1=-2, axis2=-1) for P in (after, before)]
-    return Assimilation(log_volume, total[0] / total[1])
+    return _Assimilation(log_volume, jnp.trace(after, axis1=-2, axis2=-1) / jnp.trace(before, axis1=-2, axis2=-1))

@@ -16,8 +16,14 @@ COMMANDS = ("run", "status", "retry", "table")
 TINY = ("table1", "--preset", "tiny")
 
 
-def kaffee(*arguments):
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+@pytest.fixture
+def kaffee(tmp_path):
+    """Call `kaffee bench`; its results are in a folder of their own."""
+
+    def call(command, *arguments):
+        return CliRunner().invoke(app, ["bench", command, *map(str, arguments), "--results", str(tmp_path)])
+
+    return call
 
 
 @pytest.fixture
@@ -64,25 +70,23 @@ def fill(store, **values):
 # --- run ---
 
 
-def test_run_does_all_cells_and_says_what_next(engines, store, tmp_path):
-    result = kaffee("run", *TINY, "--results", tmp_path)
+def test_run_does_all_cells_and_says_what_next(kaffee, engines, store, tmp_path):
+    result = kaffee("run", *TINY)
     assert result.exit_code == 0, result.exception
     total = len(store.cells())
-    assert (
-        result.stdout
-        == f"{total} cells run, 0 failed. See: kaffee bench table table1 --preset tiny --results {tmp_path}\n"
-    )
+    see = f"kaffee bench table table1 --preset tiny --results {tmp_path}"
+    assert result.stdout == f"{total} cells run, 0 failed. See: {see}\n"
     assert result.stderr.splitlines()[0] == f"[1/{total}] prior/00"
     assert result.stderr.splitlines()[-1].startswith(f"[{total}/{total}] ")
     made = engines[1]
     assert (type(made).__name__, made.options) == ("Local", (None,))
     assert made.ran[0] == (str(tmp_path), "table1", "tiny", "prior", 0, "")
-    again = kaffee("run", *TINY, "--results", tmp_path)
+    again = kaffee("run", *TINY)
     assert again.stdout.startswith("0 cells run, 0 failed.")
 
 
-def test_only_some_rows_and_the_priors_they_need(engines, tmp_path):
-    result = kaffee("run", *TINY, "--results", tmp_path, "--rows", "blind, kaffee")
+def test_only_some_rows_and_the_priors_they_need(kaffee, engines):
+    result = kaffee("run", *TINY, "--rows", "blind, kaffee")
     assert result.exit_code == 0
     assert [arguments[3:5] for arguments in engines[1].ran] == [
         ("prior", 0), ("prior", 1), ("blind", 0), ("blind", 1), ("kaffee", 0), ("kaffee", 1),
@@ -99,33 +103,33 @@ def test_only_some_rows_and_the_priors_they_need(engines, tmp_path):
         (("--scheduler", "tcp://far:8786"), "Dask", ("tcp://far:8786", None)),
     ],
 )
-def test_options_choose_the_workers(options, kind, made_with, engines, tmp_path):
-    assert kaffee("run", *TINY, "--results", tmp_path, *options).exit_code == 0
+def test_options_choose_the_workers(kaffee, options, kind, made_with, engines):
+    assert kaffee("run", *TINY, *options).exit_code == 0
     assert (type(engines[1]).__name__, engines[1].options) == (kind, made_with)
 
 
-def test_no_workers_are_refused(tmp_path):
-    result = kaffee("run", *TINY, "--results", tmp_path, "--workers", 0)
+def test_no_workers_are_refused(kaffee, tmp_path):
+    result = kaffee("run", *TINY, "--workers", 0)
     assert result.exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_workers_of_a_scheduler_are_not_ours_to_count(tmp_path):
+def test_workers_of_a_scheduler_are_not_ours_to_count(kaffee):
     pytest.importorskip("distributed", reason="the Dask engine needs: pip install 'kaffee[dask]'")
-    result = kaffee("run", *TINY, "--results", tmp_path, "--scheduler", "tcp://far:8786", "--workers", 2)
+    result = kaffee("run", *TINY, "--scheduler", "tcp://far:8786", "--workers", 2)
     assert isinstance(result.exception, ConfigError)
     assert "has its own workers" in str(result.exception)
 
 
-def test_failed_cells_are_reported_kept_and_retried(engines, store, tmp_path):
+def test_failed_cells_are_reported_kept_and_retried(kaffee, engines, store, tmp_path):
     engines[0].fail = ("prior/01", "blind/00")
     total = len(store.cells())
     done = total // 2 - 1  # those of seed 0, but for the one that fails
-    result = kaffee("run", *TINY, "--results", tmp_path)
+    result = kaffee("run", *TINY)
     assert result.exit_code == 1
     assert "2 failed. See: kaffee bench status table1 --preset tiny" in result.stdout
 
-    status = kaffee("status", *TINY, "--results", tmp_path)
+    status = kaffee("status", *TINY)
     assert status.exit_code == 0
     assert status.stdout.splitlines() == [
         f"table1-tiny: {done} of {total} cells done",
@@ -134,23 +138,22 @@ def test_failed_cells_are_reported_kept_and_retried(engines, store, tmp_path):
     ]
 
     engines[0].fail = ()
-    unchanged = kaffee("run", *TINY, "--results", tmp_path)
+    unchanged = kaffee("run", *TINY)
     assert unchanged.exit_code == 1  # a failed cell is not run again by itself
-    retry = kaffee("retry", *TINY, "--results", tmp_path)
-    assert (
-        retry.stdout == f"2 failed cells forgotten. Now: kaffee bench run table1 --preset tiny --results {tmp_path}\n"
-    )
-    assert kaffee("run", *TINY, "--results", tmp_path).exit_code == 0
-    assert kaffee("status", *TINY, "--results", tmp_path).stdout == f"table1-tiny: {total} of {total} cells done\n"
-    assert kaffee("retry", *TINY, "--results", tmp_path).stdout.startswith("0 failed cells forgotten.")
+    retry = kaffee("retry", *TINY)
+    now = f"kaffee bench run table1 --preset tiny --results {tmp_path}"
+    assert retry.stdout == f"2 failed cells forgotten. Now: {now}\n"
+    assert kaffee("run", *TINY).exit_code == 0
+    assert kaffee("status", *TINY).stdout == f"table1-tiny: {total} of {total} cells done\n"
+    assert kaffee("retry", *TINY).stdout.startswith("0 failed cells forgotten.")
 
 
 # --- table ---
 
 
-def test_the_table_as_json(store, tmp_path):
+def test_the_table_as_json(kaffee, store):
     fill(store, nll=1.5, g_tan=0.4)
-    result = kaffee("table", *TINY, "--results", tmp_path, "--json")
+    result = kaffee("table", *TINY, "--json")
     found = json.loads(result.stdout)
     expected = {"median": 1.5, "se": 0.0, "n": 2, "diverged": 0, "missing": 0, "paper": 1.535, "paper_se": 0.004}
     assert found["rows"]["kaffee"]["nll"] == expected
@@ -158,12 +161,12 @@ def test_the_table_as_json(store, tmp_path):
     assert list(found["rows"]) == [row.name for row in store.recipe.rows]
 
 
-def test_the_table_against_the_paper(store, tmp_path):
+def test_the_table_against_the_paper(kaffee, store):
     fill(store, nll=1.535, g_tan=0.1)
-    plain = kaffee("table", *TINY, "--results", tmp_path, "--markdown").stdout
+    plain = kaffee("table", *TINY, "--markdown").stdout
     assert plain.splitlines()[0].startswith("| row | n | nll | crps | g_tan |")
     assert "paper" not in plain
-    beside = kaffee("table", *TINY, "--results", tmp_path, "--markdown", "--against", "paper").stdout
+    beside = kaffee("table", *TINY, "--markdown", "--against", "paper").stdout
     lines = beside.splitlines()
     row = next(i for i, line in enumerate(lines) if line.startswith("| kaffee |"))
     assert [cell.strip() for cell in lines[row].split("|")[1:6]] == ["kaffee", "2", "1.535±0.000", "–", "0.100±0.000"]
@@ -173,13 +176,13 @@ def test_the_table_against_the_paper(store, tmp_path):
     assert counts["agrees"] >= 1
     words = ", ".join(f"{counts[word]} {word}" for word in ("agrees", "better", "worse"))
     assert lines[-1] == f"{words} (the paper's rows, {counts.total()} numbers)"
-    for_people = kaffee("table", *TINY, "--results", tmp_path, "--against", "paper").stdout
+    for_people = kaffee("table", *TINY, "--against", "paper").stdout
     assert for_people.splitlines()[-1] == lines[-1]
     assert "Lorenz-96 ablation" in for_people
 
 
-def test_a_table_without_results_is_empty(tmp_path):
-    result = kaffee("table", *TINY, "--results", tmp_path, "--json")
+def test_a_table_without_results_is_empty(kaffee):
+    result = kaffee("table", *TINY, "--json")
     assert result.exit_code == 0
     assert {entry["n"] for row in json.loads(result.stdout)["rows"].values() for entry in row.values()} == {0}
 
@@ -188,26 +191,26 @@ def test_a_table_without_results_is_empty(tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_unknown_names_are_refused_by_every_command(command, tmp_path):
+def test_unknown_names_are_refused_by_every_command(kaffee, command, tmp_path):
     for arguments, words in [
         (("tabel1",), "Unknown recipe 'tabel1'. Did you mean 'table1'?"),
         (("table1", "--preset", "tini"), "Unknown preset 'tini'. Did you mean 'tiny'?"),
     ]:
-        result = kaffee(command, *arguments, "--results", tmp_path)
+        result = kaffee(command, *arguments)
         assert isinstance(result.exception, KaffeeError)
         assert str(result.exception) == words
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_rows_and_comparisons_are_refused(tmp_path):
-    result = kaffee("run", *TINY, "--results", tmp_path, "--rows", "kaffee,blnd")
+def test_unknown_rows_and_comparisons_are_refused(kaffee):
+    result = kaffee("run", *TINY, "--rows", "kaffee,blnd")
     assert str(result.exception) == "Unknown row 'blnd'. Did you mean 'blind'?"
-    result = kaffee("table", *TINY, "--results", tmp_path, "--against", "papper")
+    result = kaffee("table", *TINY, "--against", "papper")
     assert str(result.exception) == "--against knows 'paper', not 'papper'."
 
 
-def test_a_damaged_cell_is_named(store, tmp_path):
+def test_a_damaged_cell_is_named(kaffee, store):
     fill(store)
     (store.cell_folder(Cell("blind", 1)) / "cell.json").write_text("{")
-    result = kaffee("status", *TINY, "--results", tmp_path)
+    result = kaffee("status", *TINY)
     assert "blind/01/cell.json is not a readable cell" in str(result.exception)

@@ -18,7 +18,6 @@ from kaffee.paper.controls import (
     SpiralSettings,
     VanDerPolSettings,
     _covariance_gain,
-    _interval,
     _jacobian_eigenvalues,
     _LimitCycle,
     _measure_cycle,
@@ -26,17 +25,22 @@ from kaffee.paper.controls import (
     _true_radius,
     attenuated_radius,
     spiral_cell,
-    spiral_summary,
     spiral_truth,
     van_der_pol_cell,
     van_der_pol_truth,
 )
-from kaffee.paper.figures.control_panels import _draw_cycle, _draw_gains, _draw_spiral, _draw_sweep, control_drawings
+from kaffee.paper.figures.control_panels import (
+    _draw_cycle,
+    _draw_gains,
+    _draw_spiral,
+    _draw_sweep,
+    _summarise_spirals,
+    control_drawings,
+)
 from kaffee.paper.measurements import _measure_control, spiral_noise
 from kaffee.paper.objectives import Budget, DataUnits, fit_control, get_objective, true_model
 from kaffee.paper.recipe import load_recipe
 from kaffee.paper.summary import summarise
-from kaffee.records import jsonable
 from kaffee.systems.simulation import simulate
 
 BUDGET = Budget(num_updates=20, scored_per_update=64, scored=8, burn_in=4, report_every=10)
@@ -156,11 +160,9 @@ def test_cycle_of_what_does_not_oscillate():
 
 
 def test_returning_needs_amplitude_and_period():
-    truth = _LimitCycle(2.0, 7.0)
-    assert _LimitCycle(2.09, 6.7).returns_to(truth)
-    assert not _LimitCycle(2.11, 7.0).returns_to(truth)
-    assert not _LimitCycle(2.0, 7.4).returns_to(truth)
-    assert not _LimitCycle(0.0, float("nan")).returns_to(truth)
+    cycles = [(2.09, 6.7), (2.11, 7.0), (2.0, 7.4), (0.0, float("nan"))]
+    returns = [_LimitCycle(*cycle).returns_to(_LimitCycle(2.0, 7.0)) for cycle in cycles]
+    assert returns == [True, False, False, False]
 
 
 def test_covariance_gain_of_a_linear_map():
@@ -192,28 +194,15 @@ def test_eigenvalues_do_not_depend_on_units():
     np.testing.assert_allclose(core(z), jnp.array([5.0, -1.0]) + jnp.array([2.0, 0.1]) * inner(u), rtol=1e-5)
 
 
-def test_confidence_interval_of_ten_seeds():
+def test_summaries_are_means_over_all_seeds_with_confidence_intervals():
     values = np.arange(10.0)
-    mean, half = _interval(values)
-    assert mean == 4.5
-    assert half == pytest.approx(2.2621572 * values.std(ddof=1) / np.sqrt(10), rel=1e-6)
-
-
-def test_summaries_count_every_seed():
-    cells = [
-        {"objective": "kaffee", "noise": 0.5, "seed": s, "spectral_radius": 0.9 + s, "radius_error": float(s)}
-        for s in (0, 1)
-    ]
-    group = spiral_summary(cells)["kaffee"][0.5]
-    assert group["spectral_radius"][0] == pytest.approx(1.4)
-    assert group["radius_error"][0] == 0.5
-
-
-def test_plain_values_are_json():
-    value = jsonable(
-        {"a": np.array([1.0, np.inf]), "b": np.float32(0.1), "c": np.bool_(True), "d": 3, "e": 1 / 3}, digits=5
-    )
-    assert json.loads(json.dumps(value)) == {"a": [1.0, None], "b": 0.1, "c": True, "d": 3, "e": 0.33333}
+    kaffee = {"objective": "kaffee", "noise": 0.5}
+    cells = [{**kaffee, "seed": s, "spectral_radius": 0.9 + s, "radius_error": s} for s in values]
+    mean, half = (frame.loc[("kaffee", 0.5)] for frame in _summarise_spirals(cells))
+    assert mean["spectral_radius"] == pytest.approx(5.4)
+    assert mean["radius_error"] == 4.5
+    assert half["radius_error"] == pytest.approx(2.2621572 * values.std(ddof=1) / np.sqrt(10), rel=1e-6)
+    assert np.isnan(_summarise_spirals(cells[:1])[1]).all(axis=None)
 
 
 # --- cells of the recipe ---
@@ -248,9 +237,9 @@ def test_the_recipe_is_the_experiment(store):
 
 def test_a_cell_asks_for_its_fit_and_keeps_curves_once(store, asked):
     for system, seed in (("spiral_0.5", 0), ("spiral_0.5", 1), ("spiral_2", 0), ("van_der_pol", 0), ("van_der_pol", 3)):
-        measured = _measure_control(store, Cell("noisy_state_5", seed, system))
-        assert measured.metrics == {"spectral_radius": 0.5}
-        assert measured.training == {"skipped": 0, "completed": True, "final_loss": 1.0}
+        metrics, training, *_ = _measure_control(store, Cell("noisy_state_5", seed, system))
+        assert metrics == {"spectral_radius": 0.5}
+        assert training == {"skipped": 0, "completed": True, "final_loss": 1.0}
     spiral, cycle = store.recipe.settings.spiral, store.recipe.settings.van_der_pol
     assert asked == [
         ("noisy_state_5", 0.5, 0, spiral, {"curves": True}),

@@ -21,13 +21,11 @@ from kaffee.paper.context_card import AssimilationRun, filter_held_out
 from kaffee.paper.figures import assimilation as models
 from kaffee.paper.figures.assimilation import (
     LYAPUNOV_STEPS,
-    AssimilationData,
     _assimilated_steps,
     _prediction_panel,
     assimilate_test_data,
 )
-from kaffee.paper.figures.lorenz96 import results_figure
-from kaffee.paper.figures.rows import read_rows
+from kaffee.paper.figures.lorenz96 import _draw_results, _read_rows
 from kaffee.paper.recipe import load_recipe
 
 from .fake import LAMBDAS, fill
@@ -110,7 +108,7 @@ def test_a_short_recording_is_shown_as_far_as_it_goes(x64, reference):
 def test_the_panel_shows_truth_prediction_and_what_was_assimilated(tmp_path, reference):
     store = ResultStore(tmp_path, load_recipe("table1", "smoke"))
     fill(store)
-    row = read_rows(store)[0]
+    row = _read_rows(store)[0]
     seen = _assimilated_steps()
     shown = slice(WARM_UP + 1, WARM_UP + 1 + len(seen))
     truth, observed, times = reference.test_states[shown], reference.test_observations[shown], np.arange(len(seen)) / 15
@@ -148,17 +146,17 @@ def test_models_of_the_first_common_seed_are_filtered_each_by_its_own_recursion(
     fill(bench)
     bench.forget(Cell("blind", 0))
     said = []
-    rows = read_rows(bench)
-    found = assimilate_test_data(bench, rows, said.append)
-    assert found.seed == 1
-    assert [row.method for row, _ in found.runs] == ["kaffee", "blind"]
-    for (_, band), transport in zip(found.runs, (True, False), strict=True):
+    rows = _read_rows(bench)
+    runs, seed = found = assimilate_test_data(bench, rows, said.append)
+    assert seed == 1
+    assert [row.method for row, _ in runs] == ["kaffee", "blind"]
+    for (_, band), transport in zip(runs, (True, False), strict=True):
         expected = predict(reference, transport=transport)
         np.testing.assert_array_equal(band.std, expected.std)
     assert len(said) == 1
     assert "blind/01" in said[0]
     assert "training it again" in said[0]
-    figure = results_figure(rows, LAMBDAS, found)
+    figure = _draw_results(rows, LAMBDAS, found)
     assert len(figure.axes) == 8
     assert [axis.texts[0].get_text() for axis in figure.axes[-2:]] == ["KAFFEE", "No transport"]
 
@@ -172,12 +170,11 @@ def test_a_model_without_its_prior_is_left_out(x64, bench, monkeypatch):
     fill(bench)
     monkeypatch.setattr(models, "trained_model", only_kaffee)
     said = []
-    found = assimilate_test_data(bench, read_rows(bench), said.append)
-    assert isinstance(found, AssimilationData)
-    assert [row.method for row, _ in found.runs] == ["kaffee"]
+    runs, _ = assimilate_test_data(bench, _read_rows(bench), said.append)
+    assert [row.method for row, _ in runs] == ["kaffee"]
     assert said[-1] == "Panel g is drawn without blind/00. There is no model at prior/00."
 
 
 def test_without_trained_rows_there_is_no_panel(bench):
     fill(bench, rows=["prior", "core_collapse"])
-    assert assimilate_test_data(bench, read_rows(bench), print) is None
+    assert assimilate_test_data(bench, _read_rows(bench), print) is None

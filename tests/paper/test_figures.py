@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import scipy.stats
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
@@ -15,19 +14,23 @@ from kaffee.cli.main import app
 from kaffee.errors import ConfigError, KaffeeError
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.figures import drawing as make
+from kaffee.paper.figures import lorenz96
 from kaffee.paper.figures.drawing import FORMATS, make_figures
 from kaffee.paper.figures.lorenz96 import (
     _METRICS,
     _PAPER_OFFSET,
+    _bootstrap_band,
     _compare_spreads,
+    _draw_results,
+    _draw_spectrum,
+    _draw_taxonomy,
     _entropy_panel,
     _exponents_panel,
     _metric_panel,
-    results_figure,
-    spectrum_figure,
-    taxonomy_figure,
+    _read_rows,
+    _read_true_exponents,
 )
-from kaffee.paper.figures.rows import bootstrap_band, read_rows, read_true_exponents, spread_over_seeds
+from kaffee.paper.figures.rows import Spread
 from kaffee.paper.recipe import load_recipe
 from kaffee.report.style import COLOURS
 
@@ -53,7 +56,7 @@ def axis():
 
 @pytest.fixture
 def no_models(monkeypatch):
-    monkeypatch.setattr(make, "assimilate_test_data", lambda store, rows, say: None)
+    monkeypatch.setattr(lorenz96, "assimilate_test_data", lambda store, rows, say: None)
 
 
 def robust_error(found):
@@ -83,33 +86,17 @@ def points(axis):
 # The bootstrap.
 
 
-def test_a_band_is_the_percentile_bootstrap_of_scipy():
-    sample = np.random.default_rng(1).gamma(2.0, size=13)
-    ours = bootstrap_band(sample, num_resamples=2000, seed=5)
-    theirs = scipy.stats.bootstrap(
-        (sample,), np.median, n_resamples=2000, method="percentile", rng=np.random.default_rng(5)
-    ).confidence_interval
-    np.testing.assert_allclose(ours, (theirs.low, theirs.high), rtol=1e-12)
-
-
 def test_a_band_is_that_of_all_resamples():
     sample = np.array([0.0, 1.0, 3.0, 7.0])
-    assert bootstrap_band(sample, level=0.5) == tuple(np.quantile(all_medians(sample), [0.25, 0.75]))
+    assert _bootstrap_band(sample, level=0.5) == tuple(np.quantile(all_medians(sample), [0.25, 0.75]))
 
 
 def test_the_band_of_one_seed_is_its_value_and_of_more_is_repeatable():
-    assert bootstrap_band([2.5]) == (2.5, 2.5)
+    assert _bootstrap_band(np.array([2.5])) == (2.5, 2.5)
+    assert np.isnan(_bootstrap_band(np.array([]))).all()
     sample = np.random.default_rng(0).standard_normal(20)
-    assert bootstrap_band(sample) == bootstrap_band(sample)
-    assert np.subtract(*bootstrap_band(sample, level=0.5)[::-1]) < np.subtract(*bootstrap_band(sample)[::-1])
-
-
-@pytest.mark.parametrize("bad", [[], [1.0, np.nan], [[1.0]]])
-def test_a_band_of_nothing_is_refused(bad):
-    with pytest.raises(ValueError, match="finite value for each seed"):
-        bootstrap_band(bad)
-    with pytest.raises(ValueError, match="level"):
-        bootstrap_band([1.0], level=1.0)
+    assert _bootstrap_band(sample) == _bootstrap_band(sample)
+    assert np.subtract(*_bootstrap_band(sample, level=0.5)[::-1]) < np.subtract(*_bootstrap_band(sample)[::-1])
 
 
 # Rows.
@@ -117,7 +104,7 @@ def test_a_band_of_nothing_is_refused(bad):
 
 def test_rows_have_one_order_and_look(store):
     fill(store)
-    rows = read_rows(store)
+    rows = _read_rows(store)
     assert [row.title for row in rows] == TITLES
     assert [row.colour for row in rows] == [COLOURS[method] for method in METHODS]
     assert len({row.marker for row in rows}) == len({row.colour for row in rows}) == len(rows)
@@ -132,10 +119,10 @@ def with_arm(store):
 def test_an_arm_is_drawn_apart_and_with_the_prior(store):
     store = with_arm(store)
     fill(store)
-    assert [row.row.name for row in read_rows(store)] == METHODS
-    assert [row.row.name for row in read_rows(store, "plus")] == ["kaffee_plus", "prior"]
+    assert [row.row.name for row in _read_rows(store)] == METHODS
+    assert [row.row.name for row in _read_rows(store, "plus")] == ["kaffee_plus", "prior"]
     with pytest.raises(ConfigError, match=r"Unknown arm 'pluss'\. Did you mean 'plus'"):
-        read_rows(store, "pluss")
+        _read_rows(store, "pluss")
 
 
 # Panels a to f.
@@ -144,7 +131,7 @@ def test_an_arm_is_drawn_apart_and_with_the_prior(store):
 @pytest.mark.parametrize("metric", _METRICS)
 def test_metrics_are_medians_with_errors_beside_the_paper(store, axis, metric):
     fill(store, changes={("kaffee", 1): {metric: None}, ("kaffee", 3): {metric: None}})
-    rows = read_rows(store)
+    rows = _read_rows(store)
     _metric_panel(axis, rows, metric, "title")
     expected, dots, has_shell_metric = [], [], metric.endswith("_core")
     for y, row in enumerate(rows):
@@ -166,7 +153,7 @@ def test_metrics_are_medians_with_errors_beside_the_paper(store, axis, metric):
 
 def test_a_row_that_always_diverged_is_named(store, axis):
     fill(store, changes={("core_collapse", seed): diverged_core() for seed in range(5)})
-    rows = read_rows(store)
+    rows = _read_rows(store)
     _metric_panel(axis, rows, "d_stsp_core", "title")
     assert notes(axis) == ["5 of 5 diverged"]
     assert len(points(axis)) == 2 * len(rows) - 1
@@ -175,13 +162,13 @@ def test_a_row_that_always_diverged_is_named(store, axis):
 @pytest.mark.parametrize(("outlier", "scale"), [(1.0, "linear"), (500.0, "log")])
 def test_wide_ranges_are_logarithmic(store, axis, outlier, scale):
     fill(store, changes={("core_collapse", 0): {"d_stsp_core": outlier}})
-    _metric_panel(axis, read_rows(store), "d_stsp_core", "title")
+    _metric_panel(axis, _read_rows(store), "d_stsp_core", "title")
     assert axis.get_xscale() == scale
 
 
 def test_exponents_are_medians_with_bands_beside_the_truth(store, axis):
     fill(store, changes={("kaffee", 2): diverged_core()})
-    _exponents_panel(axis, read_rows(store), LAMBDAS, "title")
+    _exponents_panel(axis, _read_rows(store), LAMBDAS, "title")
     lines = {line.get_label(): line for line in axis.lines}
     np.testing.assert_array_equal(lines["Truth"].get_ydata(), LAMBDAS[:6])
     spectra = [found for found in values(store, "kaffee", "extra", "exponents_core") if found]
@@ -198,14 +185,14 @@ def test_exponents_are_medians_with_bands_beside_the_truth(store, axis):
 
 def test_collapsed_spectra_are_named_instead_of_flattening_the_others(store, axis):
     fill(store, changes={("core_collapse", s): {"extra__exponents_core": [-9.0] * 8} for s in range(5)})
-    _exponents_panel(axis, read_rows(store), LAMBDAS, "title")
+    _exponents_panel(axis, _read_rows(store), LAMBDAS, "title")
     assert axis.get_ylim()[0] == -LAMBDAS[0]
     assert notes(axis) == ["$\\lambda_1$ below the axis:\nOL tied −9.0"]
 
 
 def test_the_entropy_stands_beside_the_true_one(store, axis):
     fill(store)
-    _entropy_panel(axis, read_rows(store), LAMBDAS, "h")
+    _entropy_panel(axis, _read_rows(store), LAMBDAS, "h")
     h = LAMBDAS[:6].sum()
     assert axis.lines[-1].get_xdata() == [h, h]
     assert f"{h:.2f}" in axis.get_title(loc="left") + axis.get_title()
@@ -214,7 +201,7 @@ def test_the_entropy_stands_beside_the_true_one(store, axis):
 
 def test_the_panels_share_one_figure(store):
     fill(store)
-    figure = results_figure(read_rows(store), LAMBDAS, None)
+    figure = _draw_results(_read_rows(store), LAMBDAS, None)
     assert [axis.get_title(loc="left")[0] for axis in figure.axes] == list("abcdefg")
     assert notes(figure.axes[-1]) == ["no trained model at hand"]
 
@@ -225,7 +212,7 @@ def test_the_panels_share_one_figure(store):
 @pytest.mark.parametrize("start", ["embedding", "filtered"])
 def test_the_spectrum_is_medians_with_bootstrap_bands(store, start):
     fill(store)
-    figure = spectrum_figure(read_rows(store), start)
+    figure = _draw_spectrum(_read_rows(store), start)
     assert len(figure.axes) == 3
     for axis, path in zip(figure.axes, [(start, "nll"), (start, "crps"), ("g_tan",)], strict=True):
         lines = [line for line in axis.lines if line.get_label() in TITLES]
@@ -247,7 +234,7 @@ def test_the_spectrum_counts_seeds_without_scores(store):
     broken = {str(h): {"embedding": {"nll": None, "crps": None}, "g_tan": None} for h in HORIZONS}
     everywhere = {("blind", seed): {"extra__spectrum": broken} for seed in range(5)}
     fill(store, changes={("kaffee", 0): {"extra__spectrum": broken}, **everywhere})
-    (legend,) = spectrum_figure(read_rows(store)).legends
+    (legend,) = _draw_spectrum(_read_rows(store)).legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels[:3] == ["KAFFEE (1 of 5 diverged)", "No transport (5 of 5 diverged)", "OL tied"]
 
@@ -256,18 +243,18 @@ def test_the_spectrum_counts_seeds_without_scores(store):
 
 
 def test_judgements_need_two_standard_errors():
-    base, near, far = (spread_over_seeds([x, x + 0.1, x + 0.2]) for x in (0.0, 0.1, 5.0))
+    base, near, far = (Spread.over([x, x + 0.1, x + 0.2]) for x in (0.0, 0.1, 5.0))
     assert _compare_spreads(near, base, larger_is_better=True) == "same"
     assert _compare_spreads(far, base, larger_is_better=True) == "better"
     assert _compare_spreads(far, base, larger_is_better=False) == "worse"
-    assert _compare_spreads(spread_over_seeds([None]), base, larger_is_better=True) == "worse"
-    assert _compare_spreads(base, spread_over_seeds([]), larger_is_better=True) == ""
+    assert _compare_spreads(Spread.over([None]), base, larger_is_better=True) == "worse"
+    assert _compare_spreads(base, Spread.over([]), larger_is_better=True) == ""
 
 
 def test_the_taxonomy_shows_signatures_with_marks(store):
     clearly = {("blind", seed): {"nll": 1.7 + 0.001 * seed} for seed in range(5)}
     fill(store, changes={("core_collapse", 0): diverged_core(), **clearly})
-    (axis,) = taxonomy_figure(read_rows(store)).axes
+    (axis,) = _draw_taxonomy(_read_rows(store)).axes
     texts = notes(axis)
     assert all(title in texts for title in TITLES)
     assert {"[noise masking]", "[core collapse]", "[blind uncertainty]"} <= set(texts)
@@ -282,7 +269,7 @@ def test_the_taxonomy_shows_signatures_with_marks(store):
 
 def test_the_taxonomy_names_rows_that_are_missing(store):
     fill(store, rows=["prior", "kaffee"])
-    (axis,) = taxonomy_figure(read_rows(store)).axes
+    (axis,) = _draw_taxonomy(_read_rows(store)).axes
     assert notes(axis).count("no finished cells") == 4
 
 
@@ -337,7 +324,7 @@ def test_impossible_wishes_are_explained(store):
 
 def test_the_true_spectrum_is_computed_once(store, tmp_path, monkeypatch):
     settings, path = store.recipe.row("prior").settings, tmp_path / "reference.json"
-    first = read_true_exponents(settings, path)
+    first = _read_true_exponents(settings, path)
     assert first.shape == (20,)
     assert json.loads(path.read_text())["num_steps"] == settings.protocol.rollout_steps
 
@@ -345,10 +332,10 @@ def test_the_true_spectrum_is_computed_once(store, tmp_path, monkeypatch):
         raise AssertionError("computed again")
 
     monkeypatch.setattr("kaffee.metrics.lyapunov.lyapunov_spectrum", refuse)
-    np.testing.assert_array_equal(read_true_exponents(settings, path), first)
+    np.testing.assert_array_equal(_read_true_exponents(settings, path), first)
     longer = replace(settings, protocol=replace(settings.protocol, rollout_steps=600))
     with pytest.raises(AssertionError, match="computed again"):
-        read_true_exponents(longer, path)
+        _read_true_exponents(longer, path)
 
 
 def test_the_command_writes_beside_the_results(tmp_path, no_models, monkeypatch):

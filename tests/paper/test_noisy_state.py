@@ -53,9 +53,8 @@ def test_gradient_by_hand_is_that_of_autodiff(x64):
         return eqx.filter_grad(lambda m: loss(m, x, gradient=kind))(model)
 
     adjoint, autodiff = gradient(model, "adjoint"), gradient(model, "autodiff")
-    for got, expected in zip(jax.tree.leaves(adjoint.core), jax.tree.leaves(autodiff.core), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-9)
-    for got, expected in zip(jax.tree.leaves(adjoint.shell), jax.tree.leaves(autodiff.shell), strict=True):
+    leaves = (jax.tree.leaves((gradient.core, gradient.shell)) for gradient in (adjoint, autodiff))
+    for got, expected in zip(*leaves, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-9)
 
 

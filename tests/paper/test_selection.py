@@ -16,7 +16,7 @@ from kaffee.metrics.geometry import d_stsp_histogram
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.cells import Cell, ResultStore
-from kaffee.paper.measurements import KINDS, gap_metrics, selection_scores
+from kaffee.paper.measurements import KINDS, _gap_metrics, _selection_scores
 from kaffee.paper.recipe import load_recipe
 from kaffee.systems.catalogue import get_system
 from kaffee.theory.dpc import Entry, Measured
@@ -55,14 +55,8 @@ def test_the_gap_recipe_sweeps_the_learning_rate_of_every_row():
 @pytest.fixture(scope="module")
 def reference():
     protocol = Protocol(rollout_steps=300, transient=50, forecast_span=250, num_extra_starts=100)
-    return simulate_reference(
-        get_system("lorenz63"),
-        num_train_steps=400,
-        process_noise=0.02,
-        observation_noise=0.1,
-        seed=0,
-        protocol=protocol,
-    )
+    noise = {"process_noise": 0.02, "observation_noise": 0.1, "seed": 0}
+    return simulate_reference(get_system("lorenz63"), num_train_steps=400, protocol=protocol, **noise)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +65,7 @@ def model():
 
 
 def test_selection_sees_training_data_only(reference, model):
-    scores = selection_scores(model, reference, KAFFEE)
+    scores = _selection_scores(model, reference, KAFFEE)
     data = reference.standard_train.recordings[0]
     run = free_run(model, model.embed(jnp.asarray(data[:1], model.dtype)), 400, key=jax.random.key(0), transient=1000)
     expected = d_stsp_histogram(data, np.asarray(run.observations[0], np.float64))
@@ -80,12 +74,12 @@ def test_selection_sees_training_data_only(reference, model):
     nll = run_filter(model.exact(), batch.observations, batch.mask).nll
     assert scores["nll_train"] == pytest.approx(float(nll[:, 40:].mean()) / 3, rel=1e-5)
     assert scores["diverged_train"] is False
-    assert selection_scores(model, reference, BLIND)["nll_train"] != scores["nll_train"]
+    assert _selection_scores(model, reference, BLIND)["nll_train"] != scores["nll_train"]
 
 
 def test_a_diverged_candidate_has_no_divergence_score(reference, model):
     wild = model.replace(core=ALRNN(jnp.full(6, 1.5), jnp.zeros((6, 6)), jnp.ones(6), 1, "hard"))
-    scores = selection_scores(wild, reference, KAFFEE)
+    scores = _selection_scores(wild, reference, KAFFEE)
     assert scores["d_stsp_train"] is None
     assert scores["diverged_train"] is True
 
@@ -96,9 +90,9 @@ def test_gap_metrics_compare_before_and_after():
         Entry(25, 1.0, {"d": Measured(0.9, 0.01)}),
         Entry(50, 1.2, {"d": Measured(math.inf)}),
     ]
-    metrics = gap_metrics(entries)
+    metrics = _gap_metrics(entries)
     assert (metrics["score_before"], metrics["score_after"]) == (1.5, 1.2)
-    assert (metrics["d_before"], metrics["d_after"]) == (0.2, None)
+    assert (metrics["d_before"], metrics["d_after"]) == (0.2, math.inf)
     assert metrics["gap"] == 1.0
     assert metrics["gap_steps"] == 1.0
     assert metrics["overall_gaps"] == ["d"]

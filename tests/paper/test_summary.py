@@ -9,8 +9,8 @@ import pytest
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.recipe import CellSettings, Recipe, Row
 from kaffee.paper.summary import (
-    Summary,
     _count_verdicts,
+    _Summary,
     median_with_error,
     summarise,
     system_tables,
@@ -106,15 +106,15 @@ def test_extra_numbers_are_found_by_name(store):
     ],
 )
 def test_verdicts_change_at_two_combined_standard_errors(difference, smaller_is_better, larger_is_better):
-    summary = Summary(median=difference, se=3.0, n=20, diverged=0, paper=0.0, paper_se=4.0)
+    summary = _Summary(median=difference, se=3.0, n=20, diverged=0, paper=0.0, paper_se=4.0)
     for metric in ("nll", "crps", "d_stsp_stoch", "dh_stoch", "d_stsp_core", "dh_core", "d_h_core"):
         assert summary.verdict(metric) == smaller_is_better
     assert summary.verdict("g_tan") == larger_is_better
 
 
 def test_without_a_number_on_either_side_there_is_no_verdict():
-    assert Summary(1.0, 0.1, 5, 0, None, None).verdict("nll") == ""
-    assert Summary(None, None, 0, 5, 1.0, 0.1).verdict("nll") == ""
+    assert _Summary(1.0, 0.1, 5, 0, None, None).verdict("nll") == ""
+    assert _Summary(None, None, 0, 5, 1.0, 0.1).verdict("nll") == ""
 
 
 def test_verdicts_are_counted(store):

@@ -15,7 +15,7 @@ from kaffee.report.consistency import describe_diagnosis as describe
 from kaffee.report.consistency import diagnosis_figure as figure
 from kaffee.report.consistency import diagnosis_table as table
 from kaffee.report.page import png
-from kaffee.theory.attenuation import Estimate
+from kaffee.theory.attenuation import Measured
 from kaffee.theory.diagnosis import _estimate_over_windows, _finite_mean, _geometric_mean, _probes, diagnose
 
 WINDOWS, ROWS, BURN_IN = 5, 9, 2
@@ -75,14 +75,14 @@ def test_it_is_json_a_table_sentences_and_a_picture(found):
 
 
 def test_sentences_follow_the_numbers(found):
-    sure = replace(found, dispersion=[2.0, 0.5], dispersion_se=[0.1, 0.1], lemma=Estimate(-1.0, 0.1))
-    text = " ".join(describe(replace(sure, directions=[1.2, 3.0], full=Estimate(1.0, 0.1))))
+    sure = replace(found, dispersion=[2.0, 0.5], dispersion_se=[0.1, 0.1], lemma=Measured(-1.0, 0.1))
+    text = " ".join(describe(replace(sure, directions=[1.2, 3.0], full=Measured(1.0, 0.1))))
     assert "underdispersed) in left." in text
     assert "overdispersed) in right." in text
     assert "so it holds" in text
     assert "asks for more growth" in text
     assert "asks for less growth" in text
-    calm = " ".join(describe(replace(sure, dispersion=[1.1, 0.9], lemma=Estimate(0.1, 0.1), gain_share=0.0)))
+    calm = " ".join(describe(replace(sure, dispersion=[1.1, 0.9], lemma=Measured(0.1, 0.1), gain_share=0.0)))
     assert "as large as predicted in every coordinate" in calm
     assert "neither more nor less" in calm
     assert "hides the signal" in " ".join(describe(replace(found, kappa=[-0.5, 0.9])))

@@ -58,18 +58,14 @@ def test_the_whole_run_is_its_first_and_last_entry():
 
 
 def test_an_entry_survives_json():
-    given = entry(7, 1.25, math.inf, se=0.5)
-    assert given.to_dict()["losses"]["D"]["value"] == "inf"
-    assert Entry.from_dict(given.to_dict()) == given
+    given = entry(7, 1.25, math.inf, se=0.5).to_dict()
+    assert given == {"update": 7, "score": 1.25, "losses": {"D": {"value": "inf", "se": 0.5}}}
 
 
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
-        (
-            [entry(0, 1.0, 1.0), entry(9, 0.5, 2.0)],
-            "gap over the whole run: S_H fell while these rose: D by 1.000.",
-        ),
+        ([entry(0, 1.0, 1.0), entry(9, 0.5, 2.0)], "gap over the whole run: S_H fell while these rose: D by 1.000."),
         ([entry(0, 1.0, 1.0), entry(9, 0.5, 0.9)], "no certification loss rose by more than 2 standard errors."),
         ([entry(0, 1.0, 1.0), entry(9, 1.5, 2.0)], "the score itself did not improve although D rose"),
         ([entry(0, 1.0, 1.0)], "log more often"),

@@ -6,40 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from appendix import pressure_by_transports
+from appendix import PROBLEMS, SIZE, linear_problem, pressure_by_transports, random_problem
 from hypothesis import given
-from hypothesis.extra.numpy import arrays
-from models import LATENT, OBSERVED, PROPERTY, STEPS, WINDOWS, make_problem
+from models import OBSERVED, PROPERTY, STEPS, WINDOWS, make_problem
 
-from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.recursion import Dynamics, Observations, Recursion, scan_terms, step
-from kaffee.model.maps import Linear
-from kaffee.model.observation import Projection
-from kaffee.theory.contraction import Rescaled
+from kaffee.filtering.recursion import Recursion, scan_terms, step
+from kaffee.theory.contraction import _Rescaled
 from kaffee.theory.tracing import inner, trace
 from kaffee.theory.volume import assimilation, pressure, transport_terms
 
 FILTER, OPEN_LOOP = Recursion(), Recursion(assimilate=False)
 BLIND, MASKING = Recursion(transport=False), Recursion(assimilate=False, transport=False)
 
-log_std = st.floats(-2.0, 1.0)
-problems = {
-    "x": arrays(np.float64, (STEPS, WINDOWS, OBSERVED), elements=st.floats(-3.0, 3.0)),
-    "process": arrays(np.float64, LATENT, elements=log_std),
-    "noise": arrays(np.float64, OBSERVED, elements=log_std),
-    "size": st.floats(0.1, 2.0),
-}
-
-
-def problem(x, process, noise, size, core="smooth"):
-    """A random small model with missing data, always of the same shapes."""
-    dynamics, observations = make_problem(core, "general")
-    dynamics = dynamics._replace(
-        core=eqx.tree_at(lambda c: c.W, dynamics.core, size * dynamics.core.W),
-        process_variance=jnp.exp(2 * jnp.asarray(process)),
-        observation_variance=jnp.exp(2 * jnp.asarray(noise)),
-    )
-    return dynamics, observations._replace(x=jnp.asarray(x))
+problems = {**PROBLEMS, "size": SIZE}
 
 
 def half_log_dets(innovation):
@@ -52,7 +31,7 @@ def expansion(recursion, dynamics, observations, s):
 
     def along(s):
         def body(belief, inputs):
-            core = Rescaled(dynamics.core, jnp.exp(s))
+            core = _Rescaled(dynamics.core, jnp.exp(s))
             now = step(recursion, dynamics._replace(core=core), observations.observation, belief, *inputs)
             return now.filtered, half_log_dets(now.innovation)
 
@@ -66,7 +45,7 @@ def local_expansion(dynamics, observation, run, x, mask):
     """The same derivative for every step alone, from the belief before it."""
 
     def along(s):
-        core = dynamics._replace(core=Rescaled(dynamics.core, jnp.exp(s)))
+        core = dynamics._replace(core=_Rescaled(dynamics.core, jnp.exp(s)))
         return jax.vmap(lambda b, x, m: half_log_dets(step(FILTER, core, observation, b, x, m).innovation))(
             run.previous, x, mask
         )
@@ -77,7 +56,7 @@ def local_expansion(dynamics, observation, run, x, mask):
 @PROPERTY
 @given(**problems, s=st.floats(-0.3, 0.3))
 def test_the_derivative_of_the_log_determinant_is_that_of_proposition_1(x, process, noise, size, s, x64):
-    dynamics, observations = problem(x, process, noise, size)
+    dynamics, observations = random_problem(x, process, noise, size)
     run = trace(OPEN_LOOP, dynamics, observations)
     terms = transport_terms(run)
     for scale in (0.0, s):
@@ -96,7 +75,7 @@ def test_the_derivative_of_the_log_determinant_is_that_of_proposition_1(x, proce
 @PROPERTY
 @given(**problems)
 def test_pressure_is_the_derivative_at_every_horizon_and_bounded(x, process, noise, size, x64):
-    dynamics, observations = problem(x, process, noise, size)
+    dynamics, observations = random_problem(x, process, noise, size)
     _, derivative = expansion(OPEN_LOOP, dynamics, observations, jnp.zeros(()))
     found = pressure(trace(OPEN_LOOP, dynamics, observations))
     np.testing.assert_allclose(found.through, derivative, rtol=1e-8, atol=1e-8)
@@ -112,7 +91,7 @@ def test_pressure_is_the_derivative_at_every_horizon_and_bounded(x, process, noi
 @PROPERTY
 @given(**problems)
 def test_the_filtered_score_feels_one_step_only(x, process, noise, size, x64):
-    dynamics, observations = problem(x, process, noise, size)
+    dynamics, observations = random_problem(x, process, noise, size)
     run = trace(FILTER, dynamics, observations)
     found = pressure(run)
     local = local_expansion(dynamics, observations.observation, run, observations.x, observations.mask)
@@ -124,7 +103,7 @@ def test_the_filtered_score_feels_one_step_only(x, process, noise, size, x64):
 @PROPERTY
 @given(**problems)
 def test_updates_contract_the_belief(x, process, noise, size, x64):
-    run = trace(FILTER, *problem(x, process, noise, size))
+    run = trace(FILTER, *random_problem(x, process, noise, size))
     update = assimilation(run)
     assert (np.linalg.eigvalsh(run.predicted.covariance - run.filtered.covariance) >= -1e-12).all()
     assert (np.asarray(update.log_volume) <= 1e-9).all()
@@ -159,12 +138,8 @@ def test_in_a_filter_with_constant_jacobians_the_pressure_is_that_of_the_whole_r
 
 def test_assimilation_localises_the_pressure_of_an_expanding_core(x64):
     """In open loop every step adds the number of observed entries; in the filter the pressure settles."""
-    T = 40
-    start = Belief(jnp.zeros((1, 2)), 0.1 * jnp.eye(2)[None])
-    dynamics = Dynamics(Linear(1.5 * jnp.eye(2), jnp.zeros(2)), jnp.full(2, 0.1), jnp.full(2, 0.1), start)
-    observations = Observations(jnp.zeros((T, 1, 2)), jnp.ones((T, 1, 2), bool), Projection(2, 2))
-    free = np.asarray(pressure(trace(OPEN_LOOP, dynamics, observations)).through[:, 0])
-    here = np.asarray(pressure(trace(FILTER, dynamics, observations)).through[:, 0])
+    problem = linear_problem(1.5 * np.eye(2), 0.1, 0.1, 0.1 * np.eye(2), np.zeros((40, 1, 2)))
+    free, here = (np.asarray(pressure(trace(kind, *problem)).through[:, 0]) for kind in (OPEN_LOOP, FILTER))
     np.testing.assert_allclose(np.diff(free)[-5:], 2.0, rtol=1e-3)
     np.testing.assert_allclose(here[-5:], here[-1], rtol=1e-6)
     assert free[-1] > 20 * here[-1]

@@ -9,45 +9,34 @@ from matplotlib.figure import Figure
 
 from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.paper.cells import ResultStore
-from kaffee.paper.figures.assimilation import assimilate_test_data, context_figure, filter_online, read_context_rows
+from kaffee.paper.figures.assimilation import context_drawings
 from kaffee.paper.figures.control_panels import control_drawings
-from kaffee.paper.figures.lorenz96 import results_figure, spectrum_figure, taxonomy_figure
-from kaffee.paper.figures.rows import read_rows, read_true_exponents, select_rows
+from kaffee.paper.figures.lorenz96 import table1_drawings
 from kaffee.records import write_atomically
 from kaffee.report.style import page_style
 
-FORMATS = ("svg", "png", "pdf")
 # Without the time of day the same results give the same file.
-_METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+FORMATS: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 
 _Say = Callable[[str], None]
 _Drawings = dict[str, Callable[[], Figure]]
 
 
 def make_figures(
-    store: ResultStore,
-    folder: Path,
-    *,
-    format: str = "svg",
-    arm: str | None = None,
-    say: _Say = lambda text: None,
+    store: ResultStore, folder: Path, *, format: str = "svg", arm: str | None = None, say: _Say = lambda text: None
 ) -> Iterator[Path]:
     """Draw what the finished cells of a recipe allow, and yield each file when it is written.
 
     Args:
         arm: Rows with this suffix, and the prior, in files with this suffix.
         say: Told what takes time, and what is missing.
-
-    Raises:
-        KaffeeError: There are no finished cells.
     """
     if format not in FORMATS:
         raise ConfigError(unknown("format", format, FORMATS))
     recipe = store.recipe.name.split("-")[0]  # under any preset
     if recipe not in _DRAWINGS:
-        raise ConfigError(
-            f"There are no figures of '{store.recipe.name}'. Recipes with figures: {', '.join(_DRAWINGS)}."
-        )
+        known = ", ".join(_DRAWINGS)
+        raise ConfigError(f"There are no figures of '{store.recipe.name}'. Recipes with figures: {known}.")
     if arm is not None and recipe != "table1":
         raise ConfigError(f"'{store.recipe.name}' has no arms; leave out --arm.")
     suffix = "" if arm is None else f"_{arm}"
@@ -62,38 +51,15 @@ def make_figures(
         yield path
 
 
-def _draw_table1(store: ResultStore, arm: str | None, say: _Say) -> _Drawings:
-    rows = read_rows(store, arm)
-    for row in select_rows(store.recipe, arm):
-        missing = store.recipe.num_seeds - len(store.read_finished(row.name))
-        if missing:
-            say(f"{row.name}: {missing} of {store.recipe.num_seeds} cells are not finished and not drawn.")
-    return {
-        "taxonomy": lambda: taxonomy_figure(rows),
-        "l96_forecast_skill_spectrum": lambda: spectrum_figure(rows),
-        "l96_forecast_skill_spectrum_filtered": lambda: spectrum_figure(rows, "filtered"),
-        "l96_results": lambda: results_figure(
-            rows,
-            read_true_exponents(rows[0].row.settings, store.folder / "reference.json"),
-            assimilate_test_data(store, rows, say),
-        ),
-    }
-
-
-def _draw_table2(store: ResultStore, arm: str | None, say: _Say) -> _Drawings:
-    rows = read_context_rows(store)
-    return {"dynamix_context_adaptation": lambda: context_figure(rows, filter_online(store, rows, say))}
-
-
 _DRAWINGS: dict[str, Callable[[ResultStore, str | None, _Say], _Drawings]] = {
-    "table1": _draw_table1,
-    "table2": _draw_table2,
+    "table1": table1_drawings,
+    "table2": lambda store, arm, say: context_drawings(store, say),
     "controls": lambda store, arm, say: control_drawings(store),
 }
 
 
+@page_style()
 def _render(figure: Figure, format: str) -> bytes:
     buffer = io.BytesIO()
-    with page_style():
-        figure.savefig(buffer, format=format, dpi=300, metadata=_METADATA[format])
+    figure.savefig(buffer, format=format, dpi=300, metadata=FORMATS[format])
     return buffer.getvalue()

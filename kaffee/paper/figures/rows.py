@@ -1,22 +1,16 @@
-"""Choose the rows that figures show: their order, short titles, colours and markers, and medians over their seeds."""
+"""Look up how a row is drawn: short title, colour and marker, and medians over its seeds."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import ArrayLike
 
-from kaffee.errors import ConfigError, KaffeeError, unknown
 from kaffee.paper.cells import ResultStore
-from kaffee.paper.recipe import CellSettings, Recipe, Row
+from kaffee.paper.recipe import Row
 from kaffee.paper.summary import find_entry, median_with_error
-from kaffee.records import read_json, write_json
 from kaffee.report.style import COLOURS
 
-# Rows whose name ends in _<arm> are another experiment, in figures of its own.
-_ARMS = ("plus",)
 # Short title and marker by method, in the order in which figures show them.
 LOOKS = {
     "kaffee": ("KAFFEE", "o"),
@@ -29,39 +23,30 @@ LOOKS = {
 
 
 class Spread(NamedTuple):
-    """A median over seeds.
-
-    Attributes:
-        values: Of the seeds that have one.
-        median, se: Theirs, with the robust standard error of appendix C.4; NaN if there are none.
-        diverged: Finished seeds without a value.
-    """
+    """A median over the seeds that have a value, with the robust standard error of appendix C.4; else NaN."""
 
     values: np.ndarray
     median: float
     se: float
     diverged: int
 
-    @property
-    def num_seeds(self) -> int:
-        return len(self.values) + self.diverged
+    @classmethod
+    def over(cls, values: Iterable[float | None]) -> "Spread":
+        """Take the median over the finite values.
+
+        >>> spread = Spread.over([1.0, 2.0, 3.0, 4.0, 5.0, None])
+        >>> spread.median, round(spread.se, 3), spread.note
+        (3.0, 0.831, '1 of 6 diverged')
+        """
+        given = np.array(list(values), np.float64)  # None becomes NaN
+        finite = given[np.isfinite(given)]
+        median, se = median_with_error(finite.tolist()) if finite.size else (np.nan, np.nan)
+        return cls(finite, median, se, len(given) - len(finite))
 
     @property
     def note(self) -> str:
         """How many seeds have no value, in words; empty if all have one."""
-        return f"{self.diverged} of {self.num_seeds} diverged" if self.diverged else ""
-
-
-def spread_over_seeds(values: list[float | None]) -> Spread:
-    """Take the median over the finite values.
-
-    >>> spread = spread_over_seeds([1.0, 2.0, 3.0, 4.0, 5.0, None])
-    >>> spread.median, round(spread.se, 3), spread.note
-    (3.0, 0.831, '1 of 6 diverged')
-    """
-    finite = np.array([value for value in values if value is not None and np.isfinite(value)], np.float64)
-    median, se = median_with_error(finite.tolist()) if finite.size else (np.nan, np.nan)
-    return Spread(finite, median, se, len(values) - len(finite))
+        return f"{self.diverged} of {len(self.values) + self.diverged} diverged" if self.diverged else ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +59,11 @@ class DrawnRow:
     marker: str
     records: tuple[dict[str, Any], ...]
 
+    @classmethod
+    def read(cls, store: ResultStore, row: Row) -> "DrawnRow":
+        title, marker = LOOKS.get(row.method, (row.title, "X"))
+        return cls(row, title, COLOURS.get(row.method, "0.4"), marker, tuple(store.read_finished(row.name)))
+
     @property
     def method(self) -> str:
         return self.row.method
@@ -85,81 +75,5 @@ class DrawnRow:
     def spread(self, metric: str, *path: str) -> Spread:
         """Take the median of a metric, or of an entry deeper in the record, such as `"extra", "spectrum", "2"`."""
         if not path and not self.defines(metric):
-            return spread_over_seeds([])
-        return spread_over_seeds([find_entry(record, metric, *path) for record in self.records])
-
-
-def select_rows(recipe: Recipe, arm: str | None = None) -> list[Row]:
-    """Select the paper's rows, or those of an arm, in the order of the figures; the prior belongs to every arm."""
-    if arm is not None and arm not in _ARMS:
-        raise ConfigError(unknown("arm", arm, _ARMS))
-
-    def belongs(row: Row) -> bool:
-        wanted = row.reproduces if arm is None else row.name.endswith(f"_{arm}")
-        return wanted or (row.reproduces and row.method == "prior")
-
-    order = list(LOOKS)
-    chosen = [row for row in recipe.rows if belongs(row)]
-    return sorted(chosen, key=lambda row: order.index(row.method) if row.method in order else len(order))
-
-
-def read_row(store: ResultStore, row: Row) -> DrawnRow:
-    """Read the finished cells of a row."""
-    title, marker = LOOKS.get(row.method, (row.title, "X"))
-    return DrawnRow(row, title, COLOURS.get(row.method, "0.4"), marker, tuple(store.read_finished(row.name)))
-
-
-def read_rows(store: ResultStore, arm: str | None = None) -> list[DrawnRow]:
-    """Read the rows of an arm that have finished cells.
-
-    Raises:
-        KaffeeError: There are none, or those of the prior only when an arm was asked for.
-    """
-    rows = [row for row in (read_row(store, row) for row in select_rows(store.recipe, arm)) if row.records]
-    if not rows or (arm is not None and not any(row.method != "prior" for row in rows)):
-        which = "" if arm is None else f" of the arm '{arm}'"
-        raise KaffeeError(
-            f"{store.folder} holds no finished cells{which} made under the settings of this recipe. "
-            "First: kaffee bench run; see also: kaffee bench status"
-        )
-    return rows
-
-
-def bootstrap_band(
-    values: ArrayLike, *, level: float = 0.95, num_resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float]:
-    """Compute the percentile bootstrap interval of a median (bands of the forecast-skill spectrum, appendix D.1).
-
-    >>> bootstrap_band([1.0, 2.0, 3.0, 4.0, 5.0])
-    (1.0, 5.0)
-
-    Raises:
-        ValueError: There are no values, or some are not finite.
-    """
-    given = np.asarray(values, np.float64)
-    if given.ndim != 1 or not given.size or not np.isfinite(given).all():
-        raise ValueError(f"A band needs one finite value for each seed; given {given.tolist()}.")
-    if not 0 < level < 1:
-        raise ValueError(f"A band needs a level between 0 and 1; given {level}.")
-    drawn = np.random.default_rng(seed).integers(0, given.size, (num_resamples, given.size))
-    low, high = np.quantile(np.median(given[drawn], axis=1), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def read_true_exponents(settings: CellSettings, path: Path) -> Float[np.ndarray, " N"]:
-    """Read the spectrum of the noise-free flow, largest exponent first, or compute it once and write it.
-
-    It is that of `Reference.lyapunov`, over as many steps as the protocol's free runs; the cells keep only the sum of
-    the positive exponents.
-    """
-    wanted = {"system": settings.data.system, "num_steps": settings.protocol.rollout_steps}
-    if path.exists():
-        known = read_json(path, "reference spectrum")
-        if {key: known.get(key) for key in wanted} == wanted:
-            return np.array(known["exponents"], np.float64)
-    from kaffee.metrics.lyapunov import lyapunov_spectrum
-    from kaffee.systems.catalogue import get_system
-
-    spectrum = lyapunov_spectrum(get_system(settings.data.system), num_steps=settings.protocol.rollout_steps)
-    write_json(path, {**wanted, "exponents": spectrum.exponents.tolist()})
-    return spectrum.exponents
+            return Spread.over([])
+        return Spread.over(find_entry(record, metric, *path) for record in self.records)
