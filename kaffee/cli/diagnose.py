@@ -56,6 +56,7 @@ def diagnose(
     from kaffee.data.windows import training_windows
     from kaffee.filtering.likelihood import get_method
     from kaffee.fitting.run import Run
+    from kaffee.records import jsonable
     from kaffee.report.consistency import describe_diagnosis, diagnosis_figure, diagnosis_table
     from kaffee.theory.diagnosis import diagnose as diagnose_model
 
@@ -75,7 +76,7 @@ def diagnose(
         burn_in=burn_in,
         columns=reconstruction.columns,
     )
-    record = {"method": settings.method, **diagnosis.to_dict()}
+    record = {"method": settings.method, **jsonable(diagnosis)}
     shown = diagnosis_figure(diagnosis), diagnosis_table(diagnosis), describe_diagnosis(diagnosis)
     _conclude(run / "diagnose", record, *shown, json)
 

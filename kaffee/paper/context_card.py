@@ -17,6 +17,7 @@ from kaffee.metrics.calibration import coverage, normalised_nis
 from kaffee.model.statespace import StateSpaceModel
 
 LEVELS = (0.5, 0.8, 0.95)
+_COVERAGES = tuple(f"coverage_{round(100 * level)}" for level in LEVELS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class AssimilationRun:
 
 
 def _coverages(errors: Float[np.ndarray, "T N"], std: Float[np.ndarray, "T N"]) -> dict[str, float]:
-    return {f"coverage_{round(100 * level)}": coverage(errors, std, level) for level in LEVELS}
+    return {name: coverage(errors, std, level) for name, level in zip(_COVERAGES, LEVELS, strict=True)}
 
 
 def filter_held_out(
@@ -97,17 +98,7 @@ def assimilate_sparsely(
     return filter_held_out(model, reference, recursion, mask, warm_up=warm_up, seed=seed)
 
 
-_SHELL_METRICS = (
-    "nll",
-    "nll_standard",
-    "rmse",
-    "g_tan",
-    "g_tan_within",
-    "coverage_50",
-    "coverage_80",
-    "coverage_95",
-    "nis",
-)
+_SHELL_METRICS = ("nll", "nll_standard", "rmse", "g_tan", "g_tan_within", *_COVERAGES, "nis")
 
 
 def evaluate_in_context(

@@ -115,11 +115,10 @@ def _kalman_nll(theta: Float[Array, " 4"], x: Float[Array, "W T"]) -> Float[Arra
     return jnp.mean(innovation.nll + jnp.sum(terms.nll, axis=0))
 
 
-def _free_nll(free: Float[Array, " 4"], x: Float[Array, "W T"]) -> Float[Array, ""]:
-    return _kalman_nll(jnp.concatenate([free[:1], jnp.exp(free[1:])]), x)
-
-
-_value_and_gradient = jax.jit(jax.value_and_grad(_free_nll))
+# In (a, log q, log r, log p).
+_value_and_gradient = jax.jit(
+    jax.value_and_grad(lambda free, x: _kalman_nll(jnp.concatenate([free[:1], jnp.exp(free[1:])]), x))
+)
 # Forward mode twice: four parameters are few, and it compiles in half the time.
 _gradient = jax.jacfwd(_kalman_nll)
 _gradient_and_hessian = jax.jit(lambda theta, x: (_gradient(theta, x), jax.jacfwd(_gradient)(theta, x)))

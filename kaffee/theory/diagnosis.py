@@ -15,7 +15,6 @@ from kaffee.filtering.likelihood import dynamics_of
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, observations_of
 from kaffee.filtering.sweep import run_filter
 from kaffee.model.statespace import StateSpaceModel
-from kaffee.records import jsonable
 from kaffee.theory.adaptive_forcing import chain, filter_factors, forcing_strengths, gain_variation, norm, sensitivity
 from kaffee.theory.attenuation import Measured, series_attenuation
 from kaffee.theory.contraction import anti_contraction, dispersed_directions, dispersion, rescaling_of_run
@@ -163,10 +162,6 @@ class Diagnosis:
     gradient_open_loop: _Numbers
     gradient_filter: _Numbers
     gradient_chain: _Numbers
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values; numbers that are not finite become None."""
-        return jsonable(self)
 
 
 def diagnose(

@@ -11,6 +11,7 @@ from small import small_model
 
 from kaffee.errors import ConfigError
 from kaffee.filtering.recursion import Recursion
+from kaffee.records import jsonable
 from kaffee.report.consistency import describe_diagnosis as describe
 from kaffee.report.consistency import diagnosis_figure as figure
 from kaffee.report.consistency import diagnosis_table as table
@@ -61,7 +62,7 @@ def test_the_numbers_are_those_of_the_theory(found):
 
 
 def test_it_is_json_a_table_sentences_and_a_picture(found):
-    record = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    record = json.loads(json.dumps(jsonable(found), allow_nan=False))
     assert record["lemma"] == {"value": found.lemma.value, "se": found.lemma.se}
     assert len(record["gradient_filter"]) == HORIZON
     assert len(table(found).rows) == 13
@@ -111,7 +112,7 @@ def test_an_exploding_model_is_told_apart_and_not_averaged_in():
     found = diagnose(model, x, mask, x.reshape(-1, 2), burn_in=BURN_IN)
     assert found.faulty == WINDOWS
     assert "became non-finite" in describe(found)[-1]
-    json.dumps(found.to_dict(), allow_nan=False)
+    json.dumps(jsonable(found), allow_nan=False)
     assert png(figure(found)).startswith(b"\x89PNG")
 
 

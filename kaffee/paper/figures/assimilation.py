@@ -155,8 +155,11 @@ def _draw_context(rows: list[DrawnRow], online: tuple[DrawnRow, AssimilationRun,
     layout = figure.add_gridspec(2, 2, height_ratios=(1.0, 0.9))
     _tradeoff_panel(figure.add_subplot(layout[0, 0]), rows)
     _coverage_panel(figure.add_subplot(layout[0, 1]), rows)
-    if online is not None:
-        _filter_panel(figure.add_subplot(layout[1, :]), *online)
+    axis = figure.add_subplot(layout[1, :])
+    if online is None:
+        axis.set_axis_off()
+    else:
+        _filter_panel(axis, *online)
     return figure
 
 
