@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kaffee.checkpoint.reconstruction import Reconstruction, save
-from kaffee.data.frames import ArrayFrame, Data, Request, read_data
+from kaffee.data.frames import ArrayFrame, Data, read_data
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError, KaffeeError, unknown
 from kaffee.fitting.config import merge, nested, update
@@ -137,7 +137,7 @@ class Surrogate(Parameters):
             times: Of the rows, for arrays; tables have them as their index.
             dt: Time between rows, for data without times; 1 by default.
         """
-        data = read_data(X, Request(times, fitting=True))
+        data = read_data(X, times, fitting=True)
         if dt is not None and data.series.times is not None:
             raise ConfigError(f"dt={dt:g} beside times, which tell it. Leave out the one or the other.")
         settings = self._resolved_settings(data.series)
@@ -357,7 +357,7 @@ class Surrogate(Parameters):
     def _matched(self, X: Any, times: Any) -> tuple[Data, Reconstruction]:
         """The data, and the model under their names where it has none of its own."""
         model = self.reconstruction_
-        data = read_data(X, Request(times, model_columns(model), model.provenance.get("frequency")))
+        data = read_data(X, times, model_columns(model), model.provenance.get("frequency"))
         return data, adopt_columns(model, data.series)
 
 

@@ -1,11 +1,10 @@
 """Gaps in recordings: stretches and pieces without them, and rows that two series have in common."""
 
-from typing import NamedTuple
-
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from kaffee.data.series import Series
+from kaffee.data.validation import Values
 
 _MAX_PIECES = 10
 # Common rows up to which no warning is given.
@@ -14,39 +13,33 @@ _FEW = 5
 _UNIQUE, _STRETCHES = 0.98, (1, 2, 4, 8, 16)
 
 
-def complete(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "K N"]:
+def complete(values: Values) -> Values:
     """Drop the rows that miss a value."""
     return values[~np.isnan(values).any(axis=1)]
 
 
-def bounds(values: Float[np.ndarray, "T N"]) -> list[tuple[int, int]]:
-    """Find first and last-plus-one row of every run of complete rows."""
-    present = np.concatenate([[False], ~np.isnan(values).any(axis=1), [False]])
-    edges = np.flatnonzero(np.diff(present.astype(int)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-
-
-def stretches(values: Float[np.ndarray, "T N"]) -> list[Float[np.ndarray, "T N"]]:
+def stretches(values: Values) -> list[Values]:
     """Split into the longest runs of complete rows.
 
     >>> [len(part) for part in stretches(np.array([[1.0], [np.nan], [2.0], [3.0]]))]
     [1, 2]
     """
-    return [values[start:stop] for start, stop in bounds(values)]
+    edges = np.flatnonzero(np.diff(~np.isnan(values).any(axis=1), prepend=False, append=False))
+    return [values[start:stop] for start, stop in edges.reshape(-1, 2)]
 
 
-def complete_rows(series: Series) -> Float[np.ndarray, "T N"]:
+def complete_rows(series: Series) -> Values:
     """Stack the complete rows of all recordings."""
     return np.concatenate([complete(values) for values in series.recordings])
 
 
-def longest_stretch(series: Series) -> Float[np.ndarray, "T N"]:
+def longest_stretch(series: Series) -> Values:
     """Find the longest run of complete rows in all recordings; without rows if no row is complete."""
     runs = [part for values in series.recordings for part in stretches(values)]
     return max(runs, key=len, default=np.zeros((0, series.num_coordinates)))
 
 
-def pieces(series: Series, length: int, *, gaps: bool = False) -> list[Float[np.ndarray, "T N"]]:
+def pieces(series: Series, length: int, *, gaps: bool = False) -> list[Values]:
     """Cut up to ten pieces of `length` rows that do not overlap: complete, or with `gaps` in up to half of a column."""
     parts = [
         part[i : i + length]
@@ -63,27 +56,13 @@ def evenly(total: int, count: int) -> Int[np.ndarray, " K"]:
     return np.linspace(0, total - 1, count).round().astype(int)
 
 
-def constant_columns(values: Float[np.ndarray, "T N"]) -> Bool[np.ndarray, " N"]:
+def constant_columns(values: Values) -> Bool[np.ndarray, " N"]:
     """Find the coordinates that do not vary, up to rounding."""
     return values.std(axis=0) <= 1e-12 * np.maximum(np.abs(values).max(axis=0), 1e-300)
 
 
-class Overlap(NamedTuple):
-    """Complete rows (or stretches of rows) of test data.
-
-    Attributes:
-        common: How many of them are in the training data as well.
-        total: All of them.
-        by_chance: How many would be common if both were alike but independent.
-    """
-
-    common: int
-    total: int
-    by_chance: float
-
-
-def overlap(train: Series, test: Series) -> Overlap:
-    """Count rows of the test data that are in the training data.
+def overlap(train: Series, test: Series) -> tuple[int, int, float]:
+    """Count complete rows of the test data: in the training data as well, all, and common by chance if independent.
 
     Coarse readings are alike without being the same: where rows of the training data repeat, stretches of several rows
     are compared, as many as it takes for them to differ.
@@ -95,29 +74,26 @@ def overlap(train: Series, test: Series) -> Overlap:
         values, counts = np.unique(known, return_counts=True)
         repeated = 1.0 - (counts == 1).sum() / len(known)
         if repeated <= 1.0 - _UNIQUE:
-            return Overlap(int(np.isin(tested, values).sum()), len(tested), 2.0 * repeated * len(tested))
-    return Overlap(0, test.num_steps, 0.0)
+            return int(np.isin(tested, values).sum()), len(tested), 2.0 * repeated * len(tested)
+    return 0, test.num_steps, 0.0
 
 
 def training_rows_note(train: Series, test: Series) -> str:
     """Warn if test rows also occur in the training data; empty otherwise."""
-    rows = overlap(train, test)
-    if rows.common <= _FEW + rows.by_chance:
+    common, total, by_chance = overlap(train, test)
+    if common <= _FEW + by_chance:
         return ""
     return (
-        f"{rows.common} of {rows.total} complete rows of {test.label} stand in the training data as well: they are "
+        f"{common} of {total} complete rows of {test.label} stand in the training data as well: they are "
         "not held out, and the numbers are too good. Certify on rows that the run was not fitted to."
     )
 
 
 def _pack_stretches(series: Series, length: int) -> np.ndarray:
     """Pack every stretch of complete rows into one value of bytes."""
-    packed: list[np.ndarray] = []
-    for values in series.recordings:
-        if len(values) < length:
-            continue
+    packed = [np.empty(0, np.dtype((np.void, 8 * length * series.num_coordinates)))]
+    for values in (values for values in series.recordings if len(values) >= length):
         windows = np.lib.stride_tricks.sliding_window_view(values + 0.0, length, axis=0)  # -0.0 becomes 0.0
         rows = windows[~np.isnan(windows).any(axis=(1, 2))].reshape(-1, length * series.num_coordinates)
-        if len(rows):
-            packed.append(rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize))).ravel())
-    return np.concatenate(packed) if packed else np.empty(0)
+        packed.append(rows.view(packed[0].dtype).ravel())
+    return np.concatenate(packed)

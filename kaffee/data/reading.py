@@ -107,8 +107,7 @@ def read_series(
                 _warn_of_ramps(values, names, table.source)
             if not recordings:
                 time, recording = ("" if j is None else table.names[j] for j in (roles.time, roles.recording))
-                time = timeaxis.DEFAULT_TIME if time.lower() in _INDEX_NAMES else time
-                origin = Origin(time, dates, recording or timeaxis.DEFAULT_RECORDING)
+                origin = Origin("t" if time.lower() in _INDEX_NAMES else time, dates, recording or "recording")
             for label, rows in _group(table, cells, roles.recording, len(values)):
                 part = _Recording(values[rows], None if times is None else times[rows], table.source, label, file)
                 recordings.append(_regularise(part, rows, table.place, time_tolerance, notes))

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Literal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int
@@ -16,11 +16,6 @@ from kaffee.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT_TIME, DEFAULT_RECORDING = "t", "recording"
-_DAY = 86_400_000_000
-_Unit = Literal["s", "ms", "us"]
-# In microseconds; the coarsest that fits is used.
-_RESOLUTIONS: dict[_Unit, int] = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (1, 9999))
 _TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", re.IGNORECASE)
@@ -30,10 +25,8 @@ _TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", r
 class Dates:
     """The way calendar times are written; in memory they are seconds since 1970.
 
-    Attributes:
-        separator: Between date and time of day.
-        zone: Empty for times without one, "Z", an offset such as "+02:00", or a name such as "Europe/Berlin".
-        days: Write dates alone if all times are midnight.
+    The `zone` is empty for times without one, "Z", an offset such as "+02:00", or a name such as "Europe/Berlin";
+    `days` writes dates alone if all times are midnight.
     """
 
     separator: str = "T"
@@ -59,17 +52,13 @@ class Dates:
         """
         stamps = self.stamps(times)
         if stamps is None:
-            return [repr(time) for time in times.tolist()]
-        unit, _ = self._round(times)
-        wall = stamps.tz_localize(None).to_numpy()
-        if self.days and not (wall.astype(np.int64) % _DAY).any():
-            return list(np.datetime_as_string(wall, unit="D").tolist())
-        texts = [text.replace("T", self.separator) for text in np.datetime_as_string(wall, unit=unit).tolist()]
-        if self.zone in ("", "Z"):
-            return [text + self.zone for text in texts]
-        offsets = (wall - stamps.tz_convert(None).to_numpy()).astype("timedelta64[us]").astype(np.int64)
-        suffixes = {offset: _format_offset(offset) for offset in np.unique(offsets).tolist()}
-        return [text + suffixes[offset] for text, offset in zip(texts, offsets.tolist(), strict=True)]
+            texts = [repr(time) for time in times.tolist()]
+        elif self.days and (stamps == stamps.normalize()).all():
+            texts = [stamp.date().isoformat() for stamp in stamps.to_pydatetime()]
+        else:
+            unit, _ = _round(times)
+            texts = [stamp.isoformat(self.separator, unit) for stamp in stamps.to_pydatetime()]
+        return [text.replace("+00:00", "Z") for text in texts] if self.zone == "Z" else texts
 
     def stamps(self, times: Times) -> "pd.DatetimeIndex | None":
         """Convert seconds to a pandas index in the zone; None beyond the calendar. An unknown zone counts as UTC."""
@@ -77,48 +66,39 @@ class Dates:
 
         if not ((times > _FIRST) & (times < _LAST)).all():
             return None
-        utc = pd.DatetimeIndex(self._round(times)[1].astype("datetime64[us]"), tz=UTC)
+        utc = pd.DatetimeIndex(_round(times)[1].astype("datetime64[us]"), tz=UTC)
         try:
             return utc.tz_convert("UTC" if self.zone == "Z" else self.zone or None)
         except (KeyError, ValueError, OSError):  # not every machine knows every zone
             return utc
 
-    def _round(self, times: Times) -> tuple[_Unit, Int[np.ndarray, " T"]]:
-        """Round to microseconds; also return the coarsest unit that holds them."""
-        # Seconds since 1970 as floats are known to a fraction of a microsecond; times that were added are less exact.
-        slack = 4e6 * np.spacing(np.abs(times).max(initial=1.0))
-        for unit, size in _RESOLUTIONS.items():
-            micro = np.round(times * (1e6 / size)) * size
-            if unit == "us" or np.abs(times * 1e6 - micro).max(initial=0.0) <= slack:
-                break
-        return unit, micro.astype(np.int64)
 
-
-def _format_offset(microseconds: int) -> str:
-    return datetime(1970, 1, 1, tzinfo=timezone(timedelta(microseconds=microseconds))).isoformat()[19:]
+def _round(times: Times) -> tuple[str, Int[np.ndarray, " T"]]:
+    """Round to microseconds; also return the coarsest unit that holds them."""
+    # Seconds since 1970 as floats are known to a fraction of a microsecond; times that were added are less exact.
+    slack = 4e6 * np.spacing(np.abs(times).max(initial=1.0))
+    sizes = {"seconds": 1_000_000, "milliseconds": 1_000, "microseconds": 1}
+    rounded = {unit: np.round(times * (1e6 / size)) * size for unit, size in sizes.items()}
+    fits = (unit for unit, micro in rounded.items() if np.abs(times * 1e6 - micro).max(initial=0.0) <= slack)
+    unit = next(fits, "microseconds")
+    return unit, rounded[unit].astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Names of times and recordings in the file a series came from, so that results are written under the same ones.
+    """Names of the columns of times and recordings in the file of a series, so that results are written like it.
 
-    Attributes:
-        time: Name of the time column.
-        dates: How its times were written, if they were dates.
-        recording: Name of the column that tells recordings apart.
-        labels: One for each recording; empty if they are numbered.
+    The `dates` tell how times were written if they were dates; `labels` are empty if recordings are numbered.
     """
 
-    time: str = DEFAULT_TIME
+    time: str = "t"
     dates: Dates | None = None
-    recording: str = DEFAULT_RECORDING
+    recording: str = "recording"
     labels: tuple[Hashable, ...] = ()
 
     def of(self, recordings: Sequence[int]) -> "Origin":
         """Keep the labels of some recordings; drop all of them if one recording is given twice."""
-        if not self.labels:
-            return self
-        unique = len(set(recordings)) == len(recordings)
+        unique = self.labels and len(set(recordings)) == len(recordings)
         return replace(self, labels=tuple(self.labels[r] for r in recordings) if unique else ())
 
 
@@ -136,9 +116,9 @@ def regularise_time(
 ) -> tuple[Times, Values]:
     r"""Put a recording on a regular grid: a gap of k steps becomes k - 1 missing rows.
 
-    A surrogate is one map applied once per step, so samples must be equally spaced. The step is the mean over
-    all differences $\Delta_i$ of $\Delta_i / k_i$, weighted by $k_i = \mathrm{round}(\Delta_i / \Delta_0)$,
-    where $\Delta_0$ is the typical smallest difference. Observed rows keep their own times to the last bit.
+    A surrogate is one map applied once per step, so samples must be equally spaced. The step is the mean over all
+    differences $\Delta_i$ of $\Delta_i / k_i$, weighted by $k_i = \mathrm{round}(\Delta_i / \Delta_0)$, where
+    $\Delta_0$ is the typical smallest difference. Observed rows keep their own times to the last bit.
 
     Args:
         times: Increasing times (T,), or datetimes.
@@ -146,9 +126,6 @@ def regularise_time(
         tolerance: Largest deviation from a whole number of steps, in steps.
         where: What messages call the data.
         place: Names a row in messages, for example by its line in a file.
-
-    Returns:
-        Times and values with the missing rows inserted.
 
     >>> times, values = regularise_time([0.0, 0.1, 0.4], [[1.0], [2.0], [3.0]])
     >>> values.ravel().tolist()
@@ -187,9 +164,9 @@ def regularise_time(
     if not inserted:
         return grid, rows
     position = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-    filled = np.full((int(position[-1]) + 1, rows.shape[1]), np.nan)
+    filled = np.full((position[-1] + 1, rows.shape[1]), np.nan)
     filled[position] = rows
-    new_times = np.interp(np.arange(len(filled), dtype=np.float64), position.astype(np.float64), grid)
+    new_times = np.interp(np.arange(len(filled)), position, grid)
     new_times[position] = grid
     return new_times, filled
 
@@ -233,11 +210,7 @@ def seconds(cells: Sequence[str], place: Callable[[int], str], column: str) -> T
 
 
 def is_time_name(name: str) -> bool:
-    """Return whether a column of this name holds times.
-
-    >>> [is_time_name(name) for name in ("t", "Time [s]", "timestamp", "tide")]
-    [True, True, True, False]
-    """
+    """Return whether a column of this name, such as "t" or "Time [s]", holds times."""
     return _TIME_NAME.fullmatch(name.strip()) is not None
 
 

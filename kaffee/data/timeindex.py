@@ -1,7 +1,4 @@
-"""The index of a table as times: regular steps, gaps and calendars, and how it continues.
-
-This module imports pandas; import it where a frame is given.
-"""
+"""The index of a pandas table as times: regular steps, gaps and calendars, and how it continues."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +13,9 @@ from kaffee.errors import DataError
 
 @dataclass(frozen=True)
 class Clock:
-    """The times of the rows of one recording.
+    """The index of one recording as it came, and the times of its rows.
 
     Attributes:
-        index: As it came.
         times: For the series; None if rows are only counted, or lie on a calendar.
         frequency: Of a calendar whose steps are not equally long, such as "MS" for months; None otherwise.
         grid: Every step of that calendar, those without a row included.
@@ -53,12 +49,7 @@ class Clock:
         return self.index.take(before) + (np.arange(len(times)) - position[before]) * self._step(len(times))
 
     def future(self, times: np.ndarray, num_rows: int) -> Any:
-        """Return the index of the steps after the last row.
-
-        Args:
-            times: The same as numbers.
-            num_rows: Rows of the recording, missing ones included.
-        """
+        """Return the index of steps at `times` after the last of `num_rows` rows, missing ones included."""
         steps, last, name = len(times), self.index[-1], self.index.name
         if isinstance(self.index, pd.PeriodIndex):
             return pd.period_range(last, periods=steps + 1, name=name)[1:]
@@ -71,9 +62,8 @@ class Clock:
         else:  # a single row does not say how long a step is; the times of the forecast do
             step = np.timedelta64(round(1e9 * (float(times[1] - times[0]) if steps > 1 else 1.0)), "ns")
         span = pd.timedelta_range if isinstance(self.index, pd.TimedeltaIndex) else pd.date_range
-        return span(last, periods=steps + 1, freq=self.frequency or self.index.freq or pd.Timedelta(step), name=name)[
-            1:
-        ]
+        every = self.frequency or self.index.freq or pd.Timedelta(step)
+        return span(last, periods=steps + 1, freq=every, name=name)[1:]
 
     def elapsed(self, times: np.ndarray) -> Any:
         """Return an index of plain numbers, for runs that belong to no date."""
@@ -96,11 +86,8 @@ def read_index(index: Any, where: str, *, frequency: str | None = None, infer: b
     """Read the times of rows from a pandas index.
 
     Plain row numbers (a `RangeIndex` of step 1) are no times. Other numbers are, as they are; dates and durations
-    count in seconds. Dates with steps of unequal length, such as months, are rows of a calendar if pandas finds one.
-
-    Args:
-        frequency: The calendar of the data that a model was fitted to.
-        infer: Look for a calendar if there is none yet.
+    count in seconds. Dates with steps of unequal length, such as months, are rows of a calendar: the one of `frequency`
+    to which a model was fitted, else with `infer` the one that pandas finds.
     """
     if isinstance(index, pd.MultiIndex):
         raise DataError(

@@ -15,24 +15,17 @@ Times = Float[np.ndarray, " T"]
 
 # Larger times overflow in the arithmetic of steps; the age of the universe is 4e17 seconds.
 _MAX_TIME = 1e100
-_COARSE_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms")
 _ADVICE = {
     "b": "Convert it with .astype(float) if true and false are meant as 1 and 0.",
     "c": "Stack real and imaginary parts as two coordinates.",
     "O": "Convert every entry to a number, with nan for missing ones.",
-    "U": "Convert the text to numbers, with nan for missing ones.",
-    "S": "Convert the text to numbers, with nan for missing ones.",
+    **dict.fromkeys("US", "Convert the text to numbers, with nan for missing ones."),
     "M": "Pass timestamps as times=, not as a coordinate.",
 }
 
 
 def as_float64(data: Any, where: str) -> np.ndarray:
-    """Copy to a contiguous float64 array; masked entries become NaN.
-
-    Args:
-        data: Anything NumPy reads as an array of integers or floats.
-        where: What the message calls it, for example `"lorenz.npy"`.
-    """
+    """Copy to a contiguous float64 array; masked entries become NaN. Messages call the data `where`."""
     try:
         array = np.asarray(data)
     except ValueError as error:  # rows of unequal length
@@ -108,9 +101,8 @@ def check_unique(names: Sequence[str], where: str, first: int = 0) -> None:
     """Refuse a name that occurs twice; messages count columns from `first`."""
     seen: dict[str, int] = {}
     for j, name in enumerate(names, start=first):
-        if name in seen:
+        if seen.setdefault(name, j) != j:
             raise DataError(f"{where}: columns {seen[name]} and {j} are both named '{name}'. Rename one of them.")
-        seen[name] = j
 
 
 def check_finite(values: Values, columns: Sequence[str], place: Callable[[int], str]) -> None:
@@ -174,19 +166,14 @@ def count_seconds(stamps: np.ndarray, where: str) -> np.ndarray:
     """Convert datetimes to seconds since 1970, NaN where they are missing."""
     micro = stamps.astype("datetime64[us]")
     # NumPy wraps around without a warning where years or seconds are more microseconds than 64 bits hold.
-    if np.datetime_data(stamps.dtype)[0] in _COARSE_UNITS:
-        wrapped = (micro.astype(stamps.dtype) != stamps) & ~np.isnat(stamps)
-        if wrapped.any():
-            raise DataError(f"{where}: a time is too far from 1970 to count in microseconds. Correct the times.")
+    coarse = np.datetime_data(stamps.dtype)[0] in ("Y", "M", "W", "D", "h", "m", "s", "ms")
+    if coarse and ((micro.astype(stamps.dtype) != stamps) & ~np.isnat(stamps)).any():
+        raise DataError(f"{where}: a time is too far from 1970 to count in microseconds. Correct the times.")
     return np.where(np.isnat(stamps), np.nan, micro.astype(np.int64) / 1e6)
 
 
 def find_column(given: str | int, names: Sequence[str], where: str) -> int:
-    """Find the position of a column given by name or 0-based index; digits in text count as an index.
-
-    >>> find_column("y", ["x", "y"], "demo.csv")
-    1
-    """
+    """Find the position of a column given by name or 0-based index; digits in text count as an index."""
     if isinstance(given, str) and given in names:
         return names.index(given)
     if isinstance(given, str) and not (given.strip().isdecimal() and len(given) < 20):
@@ -199,22 +186,18 @@ def find_column(given: str | int, names: Sequence[str], where: str) -> int:
     return position % len(names)
 
 
-def quoted(names: Sequence[str], limit: int = 12) -> str:
-    """Format names in quotes, cut to a readable number.
+def quoted(names: Sequence[str]) -> str:
+    """Format names in quotes, the first twelve of many.
 
-    >>> quoted(["a", "b", "c"], limit=2)
-    "'a', 'b', ... (3 in all)"
+    >>> quoted(["a", "b"])
+    "'a', 'b'"
     """
-    text = ", ".join(f"'{name}'" for name in names[:limit])
-    return text if len(names) <= limit else f"{text}, ... ({len(names)} in all)"
+    text = ", ".join(f"'{name}'" for name in names[:12])
+    return text if len(names) <= 12 else f"{text}, ... ({len(names)} in all)"
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-    """Return a number of steps, members or runs as an integer, before a compiler sees it.
-
-    >>> check_count("num_steps", 5, 1)
-    5
-    """
+    """Return a number of steps, members or runs as an integer, before a compiler sees it."""
     try:
         whole = index(value)
     except TypeError:

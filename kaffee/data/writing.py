@@ -5,7 +5,7 @@ import io
 import os
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,9 +18,6 @@ from kaffee.data.timeaxis import is_timestamp
 from kaffee.errors import ConfigError, DataError
 from kaffee.records import write_atomically
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def write_series(
     series: Any,
@@ -29,7 +26,7 @@ def write_series(
     columns: Sequence[str] | None = None,
     times: ArrayLike | Sequence[ArrayLike] | None = None,
 ) -> Path:
-    """Write a series, or an array, in the format of the suffix; a file is replaced at once or not at all.
+    """Write a series, or an array, in the format of the suffix, at once or not at all; return the path.
 
     `read_series` gives back the same values, times and column names, except that `.npy` holds values only, of
     one recording or several of equal length. In tables, times and the labels of several recordings are columns
@@ -41,9 +38,6 @@ def write_series(
         series: A `Series`, or whatever `Series.from_arrays` takes.
         path: Ends in .npy, .npz, .csv, .tsv, .txt, .dat or .parquet.
         columns, times: For an array, as in `Series.from_arrays`.
-
-    Returns:
-        The path.
     """
     path = Path(path)
     if not isinstance(series, Series):
@@ -64,10 +58,15 @@ def write_series(
             arrays |= {f"times_{r}": times for r, times in enumerate(series.times or ())}
             np.savez(buffer, **arrays, columns=np.array(series.columns, dtype=np.str_))
         case ".parquet":
+            import pandas as pd
+
             require_pyarrow(str(path))
-            _as_frame(series, path, text=False).to_parquet(buffer, engine="pyarrow", index=False)
+            table = _as_table(series, path, text=False)
+            frame = pd.DataFrame({name: pd.Series(column, dtype=column.dtype) for name, column in table.items()})
+            frame.columns = frame.columns.astype(object)
+            frame.to_parquet(buffer, engine="pyarrow", index=False)
         case _:
-            _write_text(_as_frame(series, path, text=True), buffer, "," if suffix == ".csv" else "\t")
+            buffer.write(_as_text(_as_table(series, path, text=True), "," if suffix == ".csv" else "\t").encode())
     write_atomically(path, buffer.getvalue())
     return path
 
@@ -79,26 +78,22 @@ def _as_array(series: Series, path: Path) -> np.ndarray:
     return series.recordings[0] if series.num_recordings == 1 else np.stack(series.recordings)
 
 
-def _as_frame(series: Series, path: Path, *, text: bool) -> "pd.DataFrame":
-    """Make a table of labels, times and coordinates; with `text`, dates are written out."""
-    import pandas as pd
-
-    extra: dict[str, Any] = {}
+def _as_table(series: Series, path: Path, *, text: bool) -> dict[str, Any]:
+    """Make columns of labels, times and coordinates; with `text`, dates are written out."""
+    table: dict[str, Any] = {}
     origin = series.origin
     if series.num_recordings > 1:
-        labels = _make_labels(origin.labels, series.num_recordings)
-        extra[origin.recording] = pd.Series(np.repeat(labels, series.lengths), dtype=labels.dtype)
+        table[origin.recording] = np.repeat(_make_labels(origin.labels, series.num_recordings), series.lengths)
     if series.times is not None:
         times = np.concatenate(series.times)
-        dates = None if origin.dates is None else origin.dates.texts(times) if text else origin.dates.stamps(times)
-        extra[origin.time] = times if dates is None else dates
-    taken = [name for name in series.columns if name in extra]
+        if origin.dates is not None:
+            texts = np.array(origin.dates.texts(times), dtype=object) if text else origin.dates.stamps(times)
+            times = times if texts is None else texts
+        table[origin.time] = times
+    taken = [name for name in series.columns if name in table]
     if taken:
         raise DataError(f"{path}: the name '{taken[0]}' is needed for a column of its own. Rename the coordinate.")
-    frame = pd.DataFrame(series.concatenated(), columns=pd.Index(series.columns, dtype=object))
-    for position, (name, column) in enumerate(extra.items()):
-        frame.insert(position, name, column)
-    return frame
+    return table | dict(zip(series.columns, series.concatenated().T, strict=True))
 
 
 def _make_labels(labels: Sequence[Hashable], number: int) -> np.ndarray:
@@ -111,20 +106,19 @@ def _make_labels(labels: Sequence[Hashable], number: int) -> np.ndarray:
     return np.array(labels, dtype=np.int64) if whole else np.array(texts, dtype=object)
 
 
-def _write_text(frame: "pd.DataFrame", buffer: io.BytesIO, delimiter: str) -> None:
-    # Names that look like data are quoted, and so recognised as names by the reader; a label must not be a comment.
-    odd = any(name[0] == "#" or parse_number(name) is not None or is_timestamp(name) for name in frame.columns)
-    comment = frame.dtypes.iloc[0].kind == "O" and any(str(label).startswith("#") for label in frame.iloc[:, 0])
-    for rows, quoting in (
-        (frame[:0], csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL),
-        (frame, csv.QUOTE_NONNUMERIC if comment else csv.QUOTE_MINIMAL),
-    ):
-        rows.to_csv(
-            buffer,
-            sep=delimiter,
-            header=rows is not frame,
-            index=False,
-            na_rep="nan",
-            quoting=quoting,
-            lineterminator="\n",
-        )
+def _as_text(table: dict[str, Any], delimiter: str) -> str:
+    # Names that look like data are quoted, and so recognised as names by the reader.
+    odd = any(name[0] == "#" or parse_number(name) is not None or is_timestamp(name) for name in table)
+    text = io.StringIO()
+    quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+    csv.writer(text, delimiter=delimiter, lineterminator="\n", quoting=quoting).writerow(table)
+
+    def write(cell: Any) -> str:
+        if not isinstance(cell, str):
+            return repr(cell)
+        special = delimiter in cell or '"' in cell or cell[0] == "#"  # a label must not be a comment
+        return '"' + cell.replace('"', '""') + '"' if special else cell
+
+    cells = [map(repr if column.dtype.kind == "f" else write, column.tolist()) for column in table.values()]
+    text.writelines(delimiter.join(row) + "\n" for row in zip(*cells, strict=True))
+    return text.getvalue()

@@ -144,5 +144,5 @@ def test_coarse_readings_are_alike_without_being_the_same():
     assert training_rows_note(train, coarse) != ""
     gappy = np.where(rng.uniform(size=(500, 2)) < 0.3, np.nan, rng.standard_normal((500, 2)))
     train, test = Series.from_arrays(gappy).split(0.8)
-    assert overlap(train, test).common == 0
-    assert overlap(train, Series.from_arrays(gappy)).common == np.isfinite(gappy[:400]).all(axis=1).sum()
+    assert overlap(train, test)[0] == 0
+    assert overlap(train, Series.from_arrays(gappy))[0] == np.isfinite(gappy[:400]).all(axis=1).sum()

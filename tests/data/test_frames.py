@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from kaffee.data.frames import Request, read_data
+from kaffee.data.frames import read_data
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
 from kaffee.inference.results import Estimate
@@ -49,7 +49,7 @@ def test_every_kind_is_the_same_series():
     for X in (table(), labelled(), labelled().transpose(), labelled().to_dataset("sensor")):
         assert read_data(X).series == named
     assert read_data(VALUES).series == Series.from_arrays(VALUES)
-    assert read_data(VALUES, Request(times=DATES.to_numpy())).series.times[0][0] == 1704067200
+    assert read_data(VALUES, times=DATES.to_numpy()).series.times[0][0] == 1704067200
     assert read_data(named).series is named
 
 
@@ -143,11 +143,11 @@ def test_a_list_is_several_recordings_of_one_kind():
 
 def test_a_model_takes_its_columns_and_leaves_others():
     wide = table().assign(comment="text", c=1.0)[["comment", "b", "c", "a"]]
-    data = read_data(wide, Request(wanted=("a", "b")))
+    data = read_data(wide, wanted=("a", "b"))
     np.testing.assert_array_equal(data.series.recordings[0], VALUES)
     dataset = labelled().to_dataset("sensor").assign(comment=("time", list("abcd")), level=3.0)
-    assert read_data(dataset, Request(wanted=("b",))).series.columns == ("b",)
-    assert read_data(labelled(), Request(wanted=("b",))).series.columns == ("b",)
+    assert read_data(dataset, wanted=("b",)).series.columns == ("b",)
+    assert read_data(labelled(), wanted=("b",)).series.columns == ("b",)
 
 
 @pytest.mark.parametrize("dtype", ["Int64", "Float32", "int16", "uint8", "double[pyarrow]"])
@@ -191,11 +191,11 @@ def test_what_cannot_be_used_is_named(X, words):
 def test_times_belong_to_arrays():
     for X in (table(), labelled(), Series.from_arrays(VALUES)):
         with pytest.raises(ConfigError, match="times= is for arrays"):
-            read_data(X, Request(times=np.arange(4)))
+            read_data(X, times=np.arange(4))
 
 
 def test_times_of_arrays_come_back_as_dates_if_they_were():
-    data = read_data(VALUES, Request(times=DATES.to_numpy()))
+    data = read_data(VALUES, times=DATES.to_numpy())
     found = data.frames[0].rows(bands(("x1", "x2"), data.series.times[0]), LEVELS)
     np.testing.assert_array_equal(found.times, DATES.to_numpy())
 
