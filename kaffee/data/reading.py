@@ -2,29 +2,20 @@
 
 import os
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kaffee.data import timeaxis
 from kaffee.data.arrayfiles import Roles, Table, open_numpy, open_parquet
 from kaffee.data.series import Series
 from kaffee.data.textfiles import MISSING, TextFile, parse_number, read_text
-from kaffee.data.timeaxis import Dates, Origin, shown
-from kaffee.data.validation import (
-    Times,
-    Values,
-    check_columns,
-    check_finite,
-    check_times,
-    count_seconds,
-    find_column,
-    quoted,
-)
+from kaffee.data.timeaxis import Dates, Origin, check_same_step, is_time_name, regularise_time, seconds, shown
+from kaffee.data.validation import check_columns, check_finite, check_times, count_seconds, find_column, quoted
 from kaffee.errors import ConfigError, DataError
 
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".txt", ".dat", ".parquet")
@@ -41,11 +32,11 @@ PathLike = str | os.PathLike[str]
 class _Recording(NamedTuple):
     """One recording of a file; `label` is None if nothing tells it apart in its file."""
 
-    values: Values
-    times: Times | None
+    values: np.ndarray
+    times: np.ndarray | None
     where: str
     label: Hashable | None
-    file: Path
+    stem: str
 
 
 def read_series(
@@ -61,27 +52,23 @@ def read_series(
 ) -> Series:
     """Read a series from one file, or from several files with one or more recordings each.
 
-    Text files may have comments (`#`), quotes, blank lines and a header; empty cells, NA, nan and null are
-    missing. A column named t, time, timestamp, date or datetime (also with a unit, `time [s]`), or an index
-    without a name, is kept as times and is not a coordinate; a column named recording separates recordings.
-    `Series.describe()` says so. In time, a gap of whole steps becomes missing rows. In `.npz` files every
-    array is a recording in the natural order of the keys, beside the optional keys `times` (or `times_0`,
-    `times_1`, ...) and `columns`.
+    Text files may have comments (`#`), quotes, blank lines and a header; empty cells, NA, nan and null are missing. A
+    column named t, time, timestamp, date or datetime (also with a unit, `time [s]`), or an index without a name, is
+    kept as times and is not a coordinate; a column named recording separates recordings. `Series.describe()` says so.
+    In time, a gap of whole steps becomes missing rows. In `.npz` files every array is a recording in the natural order
+    of the keys, beside the optional keys `times` (or `times_0`, `times_1`, ...) and `columns`. Errors name file, line
+    and column, and what to do.
 
     Args:
         path: A file, or several; the files of a list must have the same columns.
-        time_column: Name or 0-based index of the time; numbers, or ISO 8601 timestamps, which become seconds
-            since 1970 (UTC). None detects it by name, False switches that off.
+        time_column: Name or 0-based index of the time; numbers, or ISO 8601 timestamps, which become seconds since 1970
+            (UTC). None detects it by name, False switches that off.
         columns: The coordinates by name or 0-based index; by default every other column.
-        recording_column: Name or index of a column whose values tell recordings apart. None takes a column
-            named recording, False switches that off.
+        recording_column: Name or index of a column whose values tell recordings apart. None takes a column named
+            recording, False switches that off.
         time_tolerance: Allowed deviation of times from whole steps, in steps.
-        delimiter: Of text files; by default detected.
-        header: Whether text files start with names; by default detected.
+        delimiter, header: Of text files, and whether they start with names; by default detected.
         name: Of the series; by default the name of the first file.
-
-    Raises:
-        DataError: Names file, line and column, and what to do.
     """
     paths = [Path(item) for item in ([path] if isinstance(path, str | os.PathLike) else path)]
     if not paths:
@@ -109,13 +96,19 @@ def read_series(
                 time, recording = ("" if j is None else table.names[j] for j in (roles.time, roles.recording))
                 origin = Origin("t" if time.lower() in _INDEX_NAMES else time, dates, recording or "recording")
             for label, rows in _group(table, cells, roles.recording, len(values)):
-                part = _Recording(values[rows], None if times is None else times[rows], table.source, label, file)
-                recordings.append(_regularise(part, rows, table.place, time_tolerance, notes))
+                where = table.source if label is None else f"{table.source}, recording {label}"
+                part, axis = values[rows], None
+                if times is not None:
+                    place = partial(_place, table, rows)
+                    axis, part = regularise_time(times[rows], part, tolerance=time_tolerance, where=where, place=place)
+                    if len(part) > len(rows):
+                        notes.append(f"{where}: {len(part) - len(rows)} missing rows inserted at gaps in time")
+                recordings.append(_Recording(part, axis, where, label, file.stem))
     axes = [part.times for part in recordings if part.times is not None]
     if axes and len(axes) < len(recordings):
         lacking = next(part.where for part in recordings if part.times is None)
         raise DataError(f"{lacking}: no times, but other recordings have them. Add them, or pass time_column=False.")
-    timeaxis.check_same_step(axes, [part.where for part in recordings], time_tolerance)
+    check_same_step(axes, [part.where for part in recordings], time_tolerance)
     return Series(
         recordings=tuple(part.values for part in recordings),
         columns=names,
@@ -130,14 +123,12 @@ def read_series(
 def _open(path: Path, delimiter: str | None, header: bool | None) -> Sequence[Table]:
     _check_path(path)
     try:
-        match path.suffix.lower():
-            case ".npy" | ".npz":
-                return open_numpy(path)
-            case ".parquet":
-                return [open_parquet(path)]
-            case _:
-                text = read_text(path, delimiter, header)
-                return [Table(text.source, text.names, lambda roles: _read_columns(text, roles), text.place)]
+        if path.suffix.lower() in (".npy", ".npz"):
+            return open_numpy(path)
+        if path.suffix.lower() == ".parquet":
+            return [open_parquet(path)]
+        text = read_text(path, delimiter, header)
+        return [Table(text.source, text.names, partial(_read_columns, text), text.place)]
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}). Check the permissions.") from error
 
@@ -169,9 +160,8 @@ def _check_path(path: Path) -> None:
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         near = get_close_matches(path.name, names, n=1)
         where = path.parent.resolve() if not path.is_absolute() else path.parent
-        raise DataError(
-            f"{path}: no such file in {where}." + (f" Did you mean '{near[0]}'?" if near else " Check the path.")
-        )
+        advice = f"Did you mean '{near[0]}'?" if near else "Check the path."
+        raise DataError(f"{path}: no such file in {where}. {advice}")
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"{path}: files ending in '{path.suffix}' cannot be read. Supported: {', '.join(SUFFIXES)}. "
@@ -192,15 +182,13 @@ def _find_roles(
 ) -> Roles:
     """Find the column of the time, the one that labels recordings, and the coordinates."""
     names, source = table.names, table.source
-    chosen = None
-    if columns is not None:
-        chosen = [find_column(column, names, source) for column in columns]
-        if not chosen:
-            raise DataError(f"{source}: no column selected. Name at least one of: {quoted(names)}.")
-    free = [j for j in range(len(names)) if chosen is None or j not in chosen]
+    chosen = [find_column(column, names, source) for column in columns or ()]
+    if columns is not None and not chosen:
+        raise DataError(f"{source}: no column selected. Name at least one of: {quoted(names)}.")
+    free = [j for j in range(len(names)) if j not in chosen]
     time = _find_role(time_column, "time_column", names, source)
     if time_column is None and table.times is None:
-        alike = [j for j in free if timeaxis.is_time_name(names[j])]
+        alike = [j for j in free if is_time_name(names[j])]
         if len(alike) > 1:
             raise DataError(
                 f"{source}: columns {quoted([names[j] for j in alike])} all look like a time. Name one with "
@@ -216,7 +204,7 @@ def _find_roles(
         raise DataError(
             f"{source}: column '{names[time]}' cannot be both time and recording label. Choose different columns."
         )
-    coordinates = chosen if chosen is not None else [j for j in free if j not in (time, recording)]
+    coordinates = chosen or [j for j in free if j not in (time, recording)]
     if not coordinates:
         used = [names[j] for j in (time, recording) if j is not None]
         raise DataError(
@@ -249,7 +237,7 @@ def _match_columns(table: Table, roles: Roles, wanted: tuple[str, ...]) -> tuple
     return wanted, roles._replace(coordinates=[positions[names.index(name)] for name in wanted])
 
 
-def _read_times(table: Table, cells: Any, column: int | None) -> tuple[Times | None, Dates | None]:
+def _read_times(table: Table, cells: Any, column: int | None) -> tuple[np.ndarray | None, Dates | None]:
     """Convert a column of numbers, datetimes or text to times, and find how its dates are written."""
     if column is None:
         return None, None
@@ -274,10 +262,10 @@ def _read_times(table: Table, cells: Any, column: int | None) -> tuple[Times | N
             f"{table.place(first)}, column '{name}': {shown(texts[first])} is not a number as the times above it are. "
             "Fix the cell, or choose another column with time_column=."
         )
-    return timeaxis.seconds(texts, table.place, name), Dates.like(texts[0])
+    return seconds(texts, table.place, name), Dates.like(texts[0])
 
 
-def _warn_of_ramps(values: Values, columns: Sequence[str], source: str) -> None:
+def _warn_of_ramps(values: np.ndarray, columns: Sequence[str], source: str) -> None:
     """Warn of a coordinate that looks like a time under another name."""
     if len(values) <= _MIN_RAMP or values.shape[1] < 2:
         return
@@ -315,24 +303,12 @@ def _group(table: Table, cells: Any, column: int | None, num_rows: int) -> Itera
     return zip(whole, np.split(np.argsort(codes, kind="stable"), ends[:-1]), strict=True)
 
 
-def _regularise(
-    part: _Recording, rows: np.ndarray, place: Callable[[int], str], tolerance: float, notes: list[str]
-) -> _Recording:
-    """Put one recording on a regular time axis."""
-    if part.label is not None:
-        part = part._replace(where=f"{part.where}, recording {part.label}")
-    if part.times is None:
-        return part
-    times, values = timeaxis.regularise_time(
-        part.times, part.values, tolerance=tolerance, where=part.where, place=lambda row: place(int(rows[row]))
-    )
-    if len(values) > len(rows):
-        notes.append(f"{part.where}: {len(values) - len(rows)} missing rows inserted at gaps in time")
-    return part._replace(times=times, values=values)
+def _place(table: Table, rows: np.ndarray, row: int) -> str:
+    return table.place(int(rows[row]))
 
 
 def _find_labels(recordings: Sequence[_Recording]) -> tuple[Hashable, ...]:
     """Tell recordings apart by their labels, else by file, else by both; return nothing if that fails."""
-    named = tuple(part.file.stem if part.label is None else part.label for part in recordings)
-    both = tuple(part.file.stem if part.label is None else f"{part.file.stem}: {part.label}" for part in recordings)
+    named = tuple(part.stem if part.label is None else part.label for part in recordings)
+    both = tuple(part.stem if part.label is None else f"{part.stem}: {part.label}" for part in recordings)
     return next((labels for labels in (named, both) if len(set(labels)) == len(recordings)), ())

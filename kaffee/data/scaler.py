@@ -32,22 +32,17 @@ class Scaler:
     def __post_init__(self) -> None:
         mean, scale = as_float64(self.mean, "scaler mean"), as_float64(self.scale, "scaler scale")
         if mean.ndim != 1 or mean.shape != scale.shape or not mean.size:
-            raise DataError(
-                f"A scaler needs mean and scale of the same shape (N,); given {mean.shape} and {scale.shape}."
-            )
+            shapes = f"given {mean.shape} and {scale.shape}"
+            raise DataError(f"A scaler needs mean and scale of the same shape (N,); {shapes}.")
         if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
             raise DataError("A scaler needs a finite mean and a finite, positive scale in every coordinate.")
-        for field, array in (("mean", mean), ("scale", scale)):
+        for array in (mean, scale):
             array.setflags(write=False)
-            object.__setattr__(self, field, array)
+        self.__dict__.update(mean=mean, scale=scale)
 
     @classmethod
     def fit(cls, series: "Series") -> "Scaler":
-        """Take mean and standard deviation (ddof 0) of the observed values over all recordings.
-
-        Raises:
-            DataError: A coordinate is constant or never observed, so it has no scale.
-        """
+        """Take mean and standard deviation (ddof 0) of the observed values; refuse constant and unobserved columns."""
         check_observed(series.recordings, series.columns, series.label)
         low = np.fmin.reduce([np.fmin.reduce(values, axis=0) for values in series.recordings])
         high = np.fmax.reduce([np.fmax.reduce(values, axis=0) for values in series.recordings])
@@ -63,15 +58,14 @@ class Scaler:
         mean = middle + shift
         constant = np.flatnonzero(scale <= np.finfo(np.float64).eps * largest / unit)
         if constant.size:
-            names = [series.columns[int(j)] for j in constant]
+            names = [series.columns[j] for j in constant]
             others = ",".join(name for name in series.columns if name not in names)
-            some = ("it", "column") if len(names) == 1 else ("them", "columns")
-            value = float(mean[constant[0]] * unit[constant[0]])
-            leave_out = f"Leave {some[0]} out: --columns {others}, or Series.select in Python."
+            it, column = ("it", "column") if len(names) == 1 else ("them", "columns")
+            value = (mean * unit)[constant[0]]
+            advice = f"Leave {it} out: --columns {others}, or Series.select in Python."
             raise DataError(
-                f"{series.label}: constant {some[1]} {quoted(names)} ({value:.6g} in all "
-                f"{int(count[constant[0]])} observed values): there is no scale to standardise by. "
-                + (leave_out if others else "Nothing is left to model.")
+                f"{series.label}: constant {column} {quoted(names)} ({value:.6g} in all {count[constant[0]]} observed "
+                f"values): there is no scale to standardise by. {advice if others else 'Nothing is left to model.'}"
             )
         return cls(mean * unit, scale * unit)
 
@@ -106,13 +100,8 @@ class Scaler:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Scaler":
-        """Restore the scaler that `to_dict` wrote.
-
-        >>> Scaler.from_dict(Scaler.identity(2).to_dict()) == Scaler.identity(2)
-        True
-        """
-        missing = {"mean", "scale"} - set(data)
-        if missing:
+        """Restore the scaler that `to_dict` wrote."""
+        if missing := {"mean", "scale"} - set(data):
             raise DataError(f"A stored scaler needs the keys 'mean' and 'scale'; missing: {sorted(missing)}.")
         return cls(data["mean"], data["scale"])
 

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from numpy.typing import ArrayLike
 
 from kaffee.data.scaler import Scaler
 from kaffee.data.timeaxis import NUMBERED, Origin, check_same_step, mean_step, regularise_time
-from kaffee.data.validation import as_recordings, check_columns, check_finite, check_times, find_column
+from kaffee.data.validation import Times, Values, as_recordings, check_columns, check_finite, check_times, find_column
 from kaffee.errors import ConfigError, DataError
 from kaffee.metrics.autocorrelation import decorrelation_time
 
@@ -29,19 +29,17 @@ class Series:
         recordings: Arrays (T_i, N).
         columns: One name for each coordinate; x1..xN by default.
         times: Increasing times (T_i,) for each recording, or None.
-        name: A short name for reports.
-        source: The file or files it was read from.
+        name, source: A short name for reports, and the file or files it was read from.
         notes: Sentences on what the reader did, for reports.
         origin: Names and form of times and recordings in the file, for writing results.
 
-    >>> series = Series.from_arrays([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]], columns=["x", "y"])
-    >>> series
+    >>> Series.from_arrays([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]], columns=["x", "y"])
     Series(1 recording, 3 steps, 2 coordinates: x, y; 16.7 % missing)
     """
 
-    recordings: tuple[Float[np.ndarray, "T N"], ...]
+    recordings: tuple[Values, ...]
     columns: tuple[str, ...] = ()
-    times: tuple[Float[np.ndarray, " T"], ...] | None = None
+    times: tuple[Times, ...] | None = None
     name: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
@@ -61,9 +59,7 @@ class Series:
             times = tuple(check_times(t, len(v), f"{where}, recording {r}") for r, (t, v) in enumerate(pairs))
         for array in (*recordings, *(times or ())):
             array.setflags(write=False)
-        object.__setattr__(self, "recordings", tuple(recordings))
-        object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "times", times)
+        self.__dict__.update(recordings=tuple(recordings), columns=columns, times=times)
 
     @classmethod
     def from_arrays(
@@ -80,29 +76,25 @@ class Series:
         """Make a series of arrays in memory.
 
         Args:
-            data: (T,) for one coordinate, (T, N) for one recording, a list of (T_i, N) arrays or (R, T, N)
-                for several. Integers and floats of any size; NaN and masked entries are missing.
-            columns: One name for each coordinate.
-            times: (T,) for one recording or shared by all, or one array for each. Gaps of whole steps are
-                filled with missing rows, see `regularise_time`.
-            name, source, notes: As in `Series`.
+            data: (T,) for one coordinate, (T, N) for one recording, a list of (T_i, N) arrays or (R, T, N) for several.
+                Integers and floats of any size; NaN and masked entries are missing.
+            times: (T,) for one recording or shared by all, or one array for each. Gaps of whole steps are filled with
+                missing rows, see `regularise_time`.
+            columns, name, source, notes: As in `Series`.
             time_tolerance: Allowed deviation of times from whole steps, in steps.
         """
         where = source or name or "series"
-        recordings = as_recordings(data, where)
-        if times is None:
-            return cls(tuple(recordings), tuple(columns or ()), None, name, source, tuple(notes))
-        labels = [f"{where}, recording {r}" for r in range(len(recordings))]
-        pairs = [
-            regularise_time(t, values, tolerance=time_tolerance, where=label)
-            for t, values, label in zip(_split_times(times, recordings, where), recordings, labels, strict=True)
-        ]
-        check_same_step([t for t, _ in pairs], labels, time_tolerance)
-        added = sum(len(values) for _, values in pairs) - sum(map(len, recordings))
-        if added:
-            notes = (*notes, f"{added} missing rows inserted at gaps in time")
-        regular = tuple(values for _, values in pairs)
-        return cls(regular, tuple(columns or ()), tuple(t for t, _ in pairs), name, source, tuple(notes))
+        recordings, axes = as_recordings(data, where), None
+        if times is not None:
+            labels = [f"{where}, recording {r}" for r in range(len(recordings))]
+            parts = zip(_split_times(times, recordings, where), recordings, labels, strict=True)
+            pairs = [regularise_time(t, x, tolerance=time_tolerance, where=label) for t, x, label in parts]
+            axes = tuple(t for t, _ in pairs)
+            check_same_step(axes, labels, time_tolerance)
+            added = sum(map(len, axes)) - sum(map(len, recordings))
+            notes = (*notes, f"{added} missing rows inserted at gaps in time") if added else notes
+            recordings = [x for _, x in pairs]
+        return cls(tuple(recordings), tuple(columns or ()), axes, name, source, tuple(notes))
 
     @property
     def label(self) -> str:
@@ -155,14 +147,13 @@ class Series:
     def fingerprint(self) -> str:
         """Hash the content (SHA-256): shapes, names, values and times, not name, source or notes.
 
-        Values are hashed as little-endian float64 with one bit pattern for NaN, so that the same data give
-        the same fingerprint on every platform and from every file format.
+        Values are hashed as little-endian float64 with one bit pattern for NaN: the same on every platform, from every
+        file format.
         """
         head = {"columns": self.columns, "lengths": self.lengths, "times": self.times is not None}
         digest = hashlib.sha256(b"kaffee series 1\n" + json.dumps(head).encode())
         for array in (*self.recordings, *(self.times or ())):
-            canonical = np.where(np.isnan(array), np.float64("nan"), array)
-            digest.update(canonical.astype("<f8").tobytes())
+            digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
         return digest.hexdigest()
 
     def split(self, fraction: float = 0.8, *, test_steps: int | None = None) -> tuple["Series", "Series"]:
@@ -182,12 +173,10 @@ class Series:
             raise ConfigError(f"fraction={fraction} does not split a series. Use a number between 0 and 1.")
         if test_steps is not None and test_steps < 1:
             raise ConfigError(f"test_steps={test_steps} leaves no test part. Use 1 or more.")
-        cuts = []
-        for length in self.lengths:
-            # The small term keeps 0.8 * 10 at 8 when the product rounds below the whole number
-            cut = int(fraction * length + 1e-9) if test_steps is None else length - test_steps
-            cuts.append(cut if 0 < cut < length else length)
-        if all(cut == length for cut, length in zip(cuts, self.lengths, strict=True)):
+        # The small term keeps 0.8 * 10 at 8 when the product rounds below the whole number.
+        cuts = [int(fraction * T + 1e-9) if test_steps is None else T - test_steps for T in self.lengths]
+        cuts = [cut if 0 < cut < T else T for cut, T in zip(cuts, self.lengths, strict=True)]
+        if tuple(cuts) == self.lengths:
             asked = f"fraction={fraction}" if test_steps is None else f"test_steps={test_steps}"
             raise DataError(
                 f"{self.label}: {asked} leaves an empty train or test part; the longest recording has "
@@ -204,7 +193,7 @@ class Series:
             recordings=tuple(self.recordings[r][some] for r, some in rows),
             times=None if self.times is None else tuple(self.times[r][some] for r, some in rows),
             name=(self.name + part).lstrip(),
-            source=self.source + part if self.source else "",
+            source=self.source and self.source + part,
             origin=self.origin.of([r for r, _ in rows]),
         )
 
@@ -220,10 +209,10 @@ class Series:
 
     def select(self, columns: Sequence[str | int]) -> "Series":
         """Select coordinates by name or 0-based index, in the given order."""
-        given = [columns] if isinstance(columns, str | int) else list(columns)
-        if not given:
-            raise DataError(f"{self.label}: no column selected. Name at least one of: {', '.join(self.columns)}.")
+        given = [columns] if isinstance(columns, str | int) else columns
         index = [find_column(column, self.columns, self.label) for column in given]
+        if not index:
+            raise DataError(f"{self.label}: no column selected. Name at least one of: {', '.join(self.columns)}.")
         names = tuple(self.columns[j] for j in index)
         return replace(self, recordings=tuple(values[:, index] for values in self.recordings), columns=names)
 
@@ -231,7 +220,7 @@ class Series:
         """Convert to the standard units of a scaler, usually `Scaler.fit(train)`."""
         return replace(self, recordings=tuple(scaler.transform(values) for values in self.recordings))
 
-    def concatenated(self) -> Float[np.ndarray, "T N"]:
+    def concatenated(self) -> Values:
         """Stack all recordings one after the other; `locate` tells which row belongs to which."""
         return np.concatenate(self.recordings)
 
@@ -268,11 +257,10 @@ class Series:
         names = ", ".join(self.columns[:6]) + (", ..." if self.num_coordinates > 6 else "")
         called = f"{self.name!r}: " if self.name else ""
         step = f", step {self.time_step:.6g}" if self.time_step else ""
-        return (
-            f"Series({called}{self.num_recordings} recording{'s' * (self.num_recordings > 1)}, {self.num_steps} "
-            f"step{'s' * (self.num_steps > 1)}{step}, {self.num_coordinates} "
-            f"coordinate{'s' * (self.num_coordinates > 1)}: {names}; {100 * self.missing_fraction:.3g} % missing)"
-        )
+        counts = {"recording": self.num_recordings, "step": self.num_steps, "coordinate": self.num_coordinates}
+        recordings, steps, coordinates = (f"{n} {word}{'s' * (n > 1)}" for word, n in counts.items())
+        missing = f"{100 * self.missing_fraction:.3g} % missing"
+        return f"Series({called}{recordings}, {steps}{step}, {coordinates}: {names}; {missing})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Series) and self.fingerprint == other.fingerprint
@@ -284,9 +272,8 @@ class Series:
 def _split_times(times: Any, recordings: Sequence[np.ndarray], where: str) -> Sequence[ArrayLike]:
     """Return one array of times for each recording, from one shared array or a list."""
     listed = isinstance(times, list | tuple) and len(times) > 0 and np.ndim(times[0]) == 1
-    if listed or np.ndim(times) == 2:
-        return _check_number(times, recordings, where)
-    return [times] * len(recordings)
+    own = listed or np.ndim(times) == 2
+    return _check_number(times, recordings, where) if own else [times] * len(recordings)
 
 
 def _check_number(times: Sequence[ArrayLike], recordings: Sequence[np.ndarray], where: str) -> Sequence[ArrayLike]:
