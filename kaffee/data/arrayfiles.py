@@ -27,7 +27,6 @@ _DAMAGED = (
     *(NotImplementedError, RuntimeError),
 )
 _TIMES = re.compile(r"(t|time|times)(_\d+)?", re.IGNORECASE)
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # An archive may unpack to this many bytes, or to so many times its size: measurements do not compress better.
 _UNPACKED, _RATIO = 2**30, 100
@@ -48,7 +47,7 @@ class Table(NamedTuple):
         read: Reads the columns that have a role, by position: coordinates as float64; times as numbers, datetimes or
             text; labels as they are, None or NaN for missing ones.
         place: Names file and row in a message.
-        times: Times of the rows, if they are not a column.
+        times: Of the rows, if they are not a column.
         dates: How datetimes are written, by column.
     """
 
@@ -71,7 +70,7 @@ def open_numpy(path: Path) -> list[Table]:
         start = file.read(len(npy.MAGIC_PREFIX))
         if archive and start == npy.MAGIC_PREFIX:
             raise DataError(f"{path}: this is a single .npy array. Rename it to .npy.")
-        if not archive and start[:4] in _ZIP:
+        if not archive and start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
             raise DataError(f"{path}: this is an .npz archive. Rename it to .npz.")
         file.seek(0)
         try:
@@ -87,7 +86,7 @@ def open_numpy(path: Path) -> list[Table]:
                 "kind; write it again with np.save or np.savez from an array of floats."
             ) from error
     names = arrays.pop("columns", None)
-    columns = None if names is None else [str(name) for name in np.atleast_1d(names).ravel()]
+    columns = None if names is None else [str(name) for name in names.ravel()]
     keys = sorted(arrays, key=_sort_naturally)
     time_keys = [key for key in keys if _TIMES.fullmatch(key)]
     data_keys = [key for key in keys if key not in time_keys]
@@ -156,13 +155,17 @@ def _sort_naturally(key: str) -> list[tuple[int, int, str]]:
 def _split_recordings(source: str, array: np.ndarray, columns: list[str] | None, times: Any) -> list[Table]:
     """Make a table of each recording of an array."""
     if array.ndim == 3 and array.size:
-        separate = times is not None and np.ndim(times) == 2
-        if separate and len(times) != len(array):
+        axes = times if np.ndim(times) == 2 else [times] * len(array)
+        if len(axes) != len(array):
             raise DataError(
-                f"{source}: {len(times)} rows of times for {len(array)} recordings. Give one for each, or for all."
+                f"{source}: {len(axes)} rows of times for {len(array)} recordings. Give one for each, or for all."
             )
-        parts = [(f"{source}, recording {r}", part, times[r] if separate else times) for r, part in enumerate(array)]
-        return [table for where, part, own in parts for table in _split_recordings(where, part, columns, own)]
+        parts = enumerate(zip(array, axes, strict=True))
+        return [_as_table(f"{source}, recording {r}", part, columns, own) for r, (part, own) in parts]
+    return [_as_table(source, array, columns, times)]
+
+
+def _as_table(source: str, array: np.ndarray, columns: list[str] | None, times: Any) -> Table:
     values = as_float64(array, source)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or values.size == 0:
@@ -171,18 +174,16 @@ def _split_recordings(source: str, array: np.ndarray, columns: list[str] | None,
             "least one row and one column."
         )
     names = check_columns(columns, values.shape[1], source)
-    return [Table(source, names, lambda roles: values.T, lambda row: f"{source}, row {row}", times)]
+    return Table(source, names, lambda roles: values.T, lambda row: f"{source}, row {row}", times)
 
 
 def require_pyarrow(source: str) -> ModuleType:
     """Import pyarrow, or say how to install it."""
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise DataError(
-            f"{source}: parquet files need pyarrow. Install it with: pip install 'kaffee[parquet]'"
-        ) from error
+        advice = "Install it with: pip install 'kaffee[parquet]'"
+        raise DataError(f"{source}: parquet files need pyarrow. {advice}") from error
     return pyarrow
 
 
@@ -212,14 +213,13 @@ def open_parquet(path: Path) -> Table:
         for j in (roles.time, roles.recording):
             if j is None or j in cells:
                 continue
-            column = table.column(j)
-            text = types.is_string(column.type) or types.is_large_string(column.type)
+            column, where = table.column(j), f"{path}, column '{names[j]}'"
             if j == roles.time and j in dates:
                 cells[j] = column.to_numpy()
-            elif j == roles.recording or text:
-                cells[j] = _read_objects(arrow, column, f"{path}, column '{names[j]}'")
+            elif j == roles.recording or types.is_string(column.type) or types.is_large_string(column.type):
+                cells[j] = _read_objects(arrow, column, where)
             else:
-                cells[j] = _read_numbers(arrow, column, f"{path}, column '{names[j]}'")
+                cells[j] = _read_numbers(arrow, column, where)
         return cells
 
     return Table(str(path), names, read, lambda row: f"{path}, row {row}", None, dates)

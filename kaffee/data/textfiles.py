@@ -29,12 +29,9 @@ _SNIFFED_LINES = 50
 
 @dataclass(frozen=True)
 class TextFile:
-    """The data lines of a text file, not yet split into cells.
+    """The data lines of a text file, not yet split into cells, with their numbers in the file.
 
-    Attributes:
-        names: Of the columns; an empty first one is an index.
-        line_numbers: Of the data lines in the file.
-        first_line: Number of the first line that is neither blank nor a comment.
+    An empty first one of the `names` is an index; `first_line` is the number of the first line with a cell.
     """
 
     source: str
@@ -51,16 +48,12 @@ class TextFile:
     def read(self, numeric: Sequence[int]) -> list[np.ndarray]:
         """Read all columns: those in `numeric` as float64, NaN for missing, the others as arrays of text."""
         columns = self._read_with_pandas(numeric)
-        if columns is not None:
-            return columns
-        # Every cell on its own: this names the first one that is wrong, and accepts all that Python calls a number.
-        cells = self._split_lines()
-        return [
-            np.array([self._parse(cell, row, j) for row, cell in enumerate(column)])
-            if j in numeric
-            else np.array(column, dtype=object)
-            for j, column in enumerate(cells)
-        ]
+        if columns is None:
+            # Every cell on its own: this names the first one that is wrong, and accepts all that Python calls a number.
+            columns = [np.array(column, dtype=object) for column in self._split_lines()]
+            for j in sorted({*numeric}):
+                columns[j] = np.array([self._parse(cell, row, j) for row, cell in enumerate(columns[j].tolist())])
+        return columns
 
     def _read_with_pandas(self, numeric: Sequence[int]) -> list[np.ndarray] | None:
         """Read all columns in C; None if a cell is not a number, or the lines do not have equally many cells."""
@@ -108,10 +101,10 @@ class TextFile:
             cells = self._cells(row)
             if len(cells) != len(columns):
                 semicolons = self.delimiter == "," and any(";" in cell for cell in cells)
+                hint = " If ';' separates the cells, pass delimiter=';'." if semicolons else ""
                 raise DataError(
                     f"{self.place(row)}: {len(cells)} cells, but line {self.first_line} has {len(columns)}. Fix the "
-                    "line; write nan for a missing value."
-                    + (" If ';' separates the cells, pass delimiter=';'." if semicolons else "")
+                    f"line; write nan for a missing value.{hint}"
                 )
             for column, cell in zip(columns, cells, strict=True):
                 column.append(cell)
@@ -203,11 +196,7 @@ def _replace_decimal_commas(lines: list[str]) -> list[str]:
 
 
 def _split_line(line: str, delimiter: str, place: Callable[[], str]) -> list[str]:
-    """Split a line into cells, without quotes and surrounding space.
-
-    >>> _split_line('1.5, "a, b",', ",", str)
-    ['1.5', 'a, b', '']
-    """
+    """Split a line into cells, without quotes and surrounding space."""
     if delimiter == _WHITE_SPACE:
         words = _WORD.findall(line) if '"' in line else line.split()
         return [word.strip('"') for word in words]
@@ -220,11 +209,7 @@ def _split_line(line: str, delimiter: str, place: Callable[[], str]) -> list[str
 
 
 def _sniff_delimiter(lines: Sequence[str]) -> str:
-    """Find the delimiter that splits the most lines; a comma if the file has one column.
-
-    >>> _sniff_delimiter(["x;y", "1,5;2,5"])
-    ';'
-    """
+    """Find the delimiter that splits the most lines; a comma if the file has one column."""
     plain = [_QUOTED.sub("q", line) for line in lines]
     share = {d: sum(d in line for line in plain) for d in _DELIMITERS}
     share[_WHITE_SPACE] = sum(len(line.split()) > 1 for line in plain)
@@ -235,11 +220,7 @@ def _sniff_delimiter(lines: Sequence[str]) -> str:
 
 
 def parse_number(cell: str) -> float | None:
-    """Parse a number: NaN for a missing one, None for text.
-
-    >>> parse_number("1e-3"), parse_number("NA"), parse_number("oops")
-    (0.001, nan, None)
-    """
+    """Parse a number: NaN for a missing one, None for text."""
     try:
         value = float(cell)
     except ValueError:

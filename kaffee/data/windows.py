@@ -14,13 +14,10 @@ from kaffee.errors import ConfigError, DataError
 
 
 class WindowBatch(eqx.Module):
-    """W windows of L consecutive rows.
+    """W windows of L consecutive rows: values, 0 where missing, and a mask, True where they were observed.
 
-    Attributes:
-        observations: Values, 0 where missing.
-        mask: True where a value was observed.
-        starts: First row of each window in `Series.concatenated()`.
-        key: For what else is random with these windows, such as the noise inside a core; None if they were not drawn.
+    The `starts` are rows of `Series.concatenated()`. The `key` is for what else is random with these windows, such as
+    the noise inside a core; None if they were not drawn.
     """
 
     observations: Float[Array, "W L N"]
@@ -38,16 +35,12 @@ class WindowSampler(eqx.Module):
     Attributes:
         values: Rows of all recordings, 0 where missing.
         mask: True where a value was observed.
-        starts: First row of each valid window.
-        length: Rows in a window.
+        starts: First row of each valid window of `length` rows.
         skipped_recordings: Recordings shorter than a window.
         dropped_windows: Windows left out because of missing values.
 
-    >>> sampler = WindowSampler.from_series(Series.from_arrays([np.ones((5, 2)), np.ones((4, 2))]), length=3)
-    >>> sampler.starts.tolist()
+    >>> WindowSampler.from_series(Series.from_arrays([np.ones((5, 2)), np.ones((4, 2))]), length=3).starts.tolist()
     [0, 1, 2, 5, 6]
-    >>> sampler.sample(jax.random.key(0), batch_size=4).observations.shape
-    (4, 3, 2)
     """
 
     values: Float[Array, "T N"]
@@ -70,7 +63,6 @@ class WindowSampler(eqx.Module):
         """Collect the valid windows of a series, which should already be standardised.
 
         Args:
-            series: The data; recordings shorter than `length` are skipped and counted.
             length: Rows in a window, 2 or more: the first row is the anchor, the others are scored.
             stride: Rows between window starts; `stride=length` gives windows that do not overlap.
             require_observed_start: Leave out windows with a missing value in the first row.
@@ -80,12 +72,12 @@ class WindowSampler(eqx.Module):
             raise ConfigError(f"length={length}, stride={stride}: use a length of 2 or more and a stride of 1 or more.")
         if series.num_steps > np.iinfo(np.int32).max:
             raise DataError(f"{series.label}: {series.num_steps} steps are too many for one sampler. Split the series.")
-        longest = int(np.argmax(series.lengths))
-        if series.lengths[longest] < length:
-            which = f"recording {longest}" + (", the longest," if series.num_recordings > 1 else "")
+        longest = max(series.lengths)
+        if longest < length:
+            which = f"recording {series.lengths.index(longest)}" + ", the longest," * (series.num_recordings > 1)
             raise DataError(
-                f"{series.label}: {which} has {series.lengths[longest]} steps, but a window needs {length}. "
-                f"Use a window of at most {series.lengths[longest]} steps, or bring longer recordings."
+                f"{series.label}: {which} has {longest} steps, but a window needs {length}. "
+                f"Use a window of at most {longest} steps, or bring longer recordings."
             )
         rows = series.concatenated()
         mask = ~np.isnan(rows)
@@ -99,16 +91,14 @@ class WindowSampler(eqx.Module):
         if require_observed_start:
             keep &= mask.all(axis=1)[candidates]
         if not keep.any():
-            complete = float(mask.all(axis=1).mean())
-            advice = (
-                f"Only {100 * complete:.3g} % of the rows are fully observed, and a window must start at "
-                "one. Pass require_observed_start=False, or select better observed columns."
-                if require_observed_start
-                else "All observations are too isolated. Use a longer window, or a smaller stride."
-            )
-            raise DataError(
-                f"{series.label}: none of the {len(candidates)} windows of {length} steps is usable. {advice}"
-            )
+            advice = "All observations are too isolated. Use a longer window, or a smaller stride."
+            if require_observed_start:
+                advice = (
+                    f"Only {100 * mask.all(axis=1).mean():.3g} % of the rows are fully observed, and a window must "
+                    "start at one. Pass require_observed_start=False, or select better observed columns."
+                )
+            usable = f"none of the {len(candidates)} windows of {length} steps is usable"
+            raise DataError(f"{series.label}: {usable}. {advice}")
         return cls(
             values=_device_array(np.where(mask, rows, 0.0), dtype, series),
             mask=jnp.asarray(mask),
@@ -134,11 +124,9 @@ class WindowSampler(eqx.Module):
         Indices from the host are checked; those on a device or in a trace are clamped, to avoid waiting for them.
         """
         if not isinstance(indices, jax.Array):
-            host = np.asarray(indices)
-            if host.ndim != 1 or host.dtype.kind not in "iu" or not ((host >= 0) & (host < self.num_windows)).all():
-                raise ConfigError(
-                    f"Window indices are whole numbers from 0 to {self.num_windows - 1}; given {indices}."
-                )
+            host, number = np.asarray(indices), self.num_windows
+            if host.ndim != 1 or host.dtype.kind not in "iu" or not ((host >= 0) & (host < number)).all():
+                raise ConfigError(f"Window indices are whole numbers from 0 to {number - 1}; given {indices}.")
             indices = jnp.asarray(host, dtype=jnp.int32)
         return self._gather(jnp.take(self.starts, indices, mode="clip"))
 
@@ -175,14 +163,13 @@ def training_windows(series: Series, length: int, dtype: Any = jnp.float32) -> W
     gaps hardly any row is complete; then every window is used, and the missing entries of its first row start at the
     mean of the data (0 in standardised units), which the burn-in forgets.
     """
-    complete = np.concatenate([mask.all(axis=1) for mask in series.mask])
+    complete = ~np.isnan(series.concatenated()).any(axis=1)
     return WindowSampler.from_series(series, length, require_observed_start=bool(complete.mean() > 0.2), dtype=dtype)
 
 
 def padded(series: Series, dtype: Any = jnp.float32) -> tuple[Float[Array, "R T N"], Bool[Array, "R T N"]]:
     """Stack all recordings as one batch, padded with missing values to the longest; also return the mask."""
-    longest = max(series.lengths)
-    values = np.full((series.num_recordings, longest, series.num_coordinates), np.nan)
+    values = np.full((series.num_recordings, max(series.lengths), series.num_coordinates), np.nan)
     for i, recording in enumerate(series.recordings):
         values[i, : len(recording)] = recording
     mask = ~np.isnan(values)
