@@ -1,9 +1,9 @@
 """Write a series so that reading it back gives the very same numbers."""
 
-import csv
 import io
 import os
 from collections.abc import Hashable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +107,15 @@ def _make_labels(labels: Sequence[Hashable], number: int) -> np.ndarray:
 
 
 def _as_text(table: dict[str, Any], delimiter: str) -> str:
-    # Names that look like data are quoted, and so recognised as names by the reader.
-    odd = any(name[0] == "#" or parse_number(name) is not None or is_timestamp(name) for name in table)
-    text = io.StringIO()
-    quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
-    csv.writer(text, delimiter=delimiter, lineterminator="\n", quoting=quoting).writerow(table)
-
-    def write(cell: Any) -> str:
+    def quote(cell: Any, always: bool = False) -> str:
         if not isinstance(cell, str):
             return repr(cell)
-        special = delimiter in cell or '"' in cell or cell[0] == "#"  # a label must not be a comment
+        # A label must not be taken for a comment.
+        special = always or cell[0] == "#" or any(mark in cell for mark in (delimiter, '"', "\n", "\r"))
         return '"' + cell.replace('"', '""') + '"' if special else cell
 
-    cells = [map(repr if column.dtype.kind == "f" else write, column.tolist()) for column in table.values()]
-    text.writelines(delimiter.join(row) + "\n" for row in zip(*cells, strict=True))
-    return text.getvalue()
+    # Names that look like data are quoted, and so recognised as names by the reader.
+    odd = any(name[0] == "#" or parse_number(name) is not None or is_timestamp(name) for name in table)
+    cells = [map(repr if column.dtype.kind == "f" else quote, column.tolist()) for column in table.values()]
+    rows = chain([[quote(name, odd) for name in table]], zip(*cells, strict=True))
+    return "".join(delimiter.join(row) + "\n" for row in rows)

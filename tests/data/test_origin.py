@@ -89,9 +89,11 @@ def test_labels_follow_their_recordings():
 
 def test_labels_that_do_not_fit_on_a_line_become_numbers(tmp_path):
     series = Series((np.ones((2, 1)),) * 2, origin=Origin(labels=("a\nb", "c")))
-    assert write_series(series, tmp_path / "out.csv").read_text().splitlines()[1:] == [
-        "0,1.0",
-        "0,1.0",
-        "1,1.0",
-        "1,1.0",
-    ]
+    assert write_series(series, tmp_path / "out.csv").read_text() == "recording,x1\n0,1.0\n0,1.0\n1,1.0\n1,1.0\n"
+
+
+def test_a_label_that_looks_like_a_comment_is_quoted(tmp_path):
+    series = Series((np.full((2, 1), 0.5),) * 2, origin=Origin(labels=("#1", 'say "a"')))
+    path = write_series(series, tmp_path / "out.csv")
+    assert path.read_text().splitlines()[1:4:2] == ['"#1",0.5', '"say ""a""",0.5']
+    assert read_series(path) == series

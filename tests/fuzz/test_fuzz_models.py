@@ -75,6 +75,13 @@ def usable(found):
     assert state.shape == (model.latent_dim,)
 
 
+def check(path):
+    """A folder holds a usable model, or is refused with advice."""
+    model = result_or_advice(lambda: load(path), str(path))
+    if model is not None:
+        usable(model)
+
+
 @st.composite
 def hostile_arrays(draw, content):
     """Arrays of other types, shapes, names or values; or a safetensors file whose header was edited."""
@@ -94,15 +101,11 @@ def hostile_arrays(draw, content):
                 with np.errstate(all="ignore"):
                     arrays[name] = array.astype(kind)
             case "shape":
-                arrays[name] = draw(
-                    st.sampled_from([array.ravel(), array[None], array[..., :0], np.zeros((0, 9), "f4")])
-                )
+                shapes = [array.ravel(), array[None], array[..., :0], np.zeros((0, 9), "f4")]
+                arrays[name] = draw(st.sampled_from(shapes))
             case "value" if array.size and array.dtype.kind == "f":
-                changed = array.copy()
-                changed.flat[draw(st.integers(0, array.size - 1))] = draw(
-                    st.sampled_from([np.nan, np.inf, -np.inf, 1e38])
-                )
-                arrays[name] = changed
+                arrays[name], at = array.copy(), draw(st.integers(0, array.size - 1))
+                arrays[name].flat[at] = draw(st.sampled_from([np.nan, np.inf, -np.inf, 1e38]))
             case "rename":
                 arrays[draw(st.text(max_size=5))] = arrays.pop(name)
             case _:
@@ -115,9 +118,7 @@ def hostile_arrays(draw, content):
 def test_edited_descriptions_of_models(folder, data, core):
     meta, content = record(folder / core, "model")
     write(folder / core, "model", data.draw(edited(meta)), content)
-    found = result_or_advice(lambda: load(folder / core), str(folder / core))
-    if found is not None:
-        usable(found)
+    check(folder / core)
 
 
 @fuzz(120)
@@ -131,9 +132,7 @@ def test_sizes_of_models(folder, data, core):
         st.integers(-1, 200) | st.sampled_from([True, False, 2.0, 5.0, None, "hard", [], {}, "x", 1e308])
     )
     write(folder / core, "model", meta, content)
-    found = result_or_advice(lambda: load(folder / core), str(folder / core))
-    if found is not None:
-        usable(found)
+    check(folder / core)
 
 
 @fuzz(120)
@@ -141,9 +140,7 @@ def test_sizes_of_models(folder, data, core):
 def test_hostile_weights_of_models(folder, data, core):
     meta, content = record(folder / core, "model")
     write(folder / core, "model", meta, data.draw(hostile_arrays(content) | damaged(content)))
-    found = result_or_advice(lambda: load(folder / core), str(folder / core))
-    if found is not None:
-        usable(found)
+    check(folder / core)
 
 
 @fuzz(100)
@@ -153,9 +150,7 @@ def test_damaged_models(folder, data, which):
     write(folder / "hard", "model", meta, content)
     path = folder / "hard" / ("model.json" if which else meta["arrays"]["file"])
     path.write_bytes(data.draw(damaged(path.read_bytes())))
-    found = result_or_advice(lambda: load(folder / "hard"), str(folder / "hard"))
-    if found is not None:
-        usable(found)
+    check(folder / "hard")
 
 
 @fuzz(150)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kaffee.data.series import Series
-from kaffee.data.windows import WindowSampler
+from kaffee.data.windows import WindowSampler, padded, training_windows
 from kaffee.errors import ConfigError, DataError
 
 
@@ -19,6 +19,7 @@ def counting(lengths, width=2):
 
 def test_known_windows():
     sampler = WindowSampler.from_series(Series.from_arrays(counting([4, 2, 3])), length=3)
+    assert sampler.starts.tolist() == training_windows(Series.from_arrays(counting([4, 2, 3])), 3).starts.tolist()
     assert sampler.starts.tolist() == [0, 1, 6]
     assert sampler.skipped_recordings == 1
     assert sampler.num_windows == 3
@@ -169,3 +170,28 @@ def test_wrong_window_indices(indices):
     sampler = WindowSampler.from_series(Series.from_arrays(counting([9])), 3)
     with pytest.raises(ConfigError, match="from 0 to 6"):
         sampler.take(indices)
+
+
+def test_windows_start_at_complete_rows_where_these_are_common():
+    values = np.arange(12.0).reshape(6, 2)
+    values[1, 0] = values[3, 1] = np.nan
+    assert training_windows(Series.from_arrays(values), 2).starts.tolist() == [0, 2, 4]
+
+
+def test_windows_start_anywhere_where_complete_rows_are_rare():
+    values = np.arange(24.0).reshape(8, 3)
+    values[np.arange(8), np.arange(8) % 3] = np.nan
+    sampler = training_windows(Series.from_arrays(values), 3)
+    assert sampler.starts.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_too_long_a_window_is_a_clear_error():
+    with pytest.raises(DataError, match="recording 0 has 5 steps, but a window needs 7"):
+        training_windows(Series.from_arrays(np.ones((5, 1))), 7)
+
+
+def test_padding_fills_up_with_missing_rows():
+    x, mask = padded(Series.from_arrays([np.array([[1.0, np.nan]]), np.array([[2.0, 3.0], [4.0, 5.0]])]))
+    assert x.tolist() == [[[1, 0], [0, 0]], [[2, 3], [4, 5]]]
+    assert mask.tolist() == [[[True, False], [False, False]], [[True, True], [True, True]]]
+    assert x.dtype == jnp.float32
