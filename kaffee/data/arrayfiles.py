@@ -142,11 +142,7 @@ def _load(file: IO[bytes], size: int) -> np.ndarray:
 
 
 def _sort_naturally(key: str) -> list[tuple[int, int, str]]:
-    """Make a sort key that puts run10 after run2.
-
-    >>> sorted(["run10", "run2", "a"], key=_sort_naturally)
-    ['a', 'run2', 'run10']
-    """
+    """Make a sort key that puts run10 after run2."""
     parts = [part for part in re.split(r"(\d+)", key) if part]
     # By length, then digit by digit: Python does not make numbers of thousands of digits.
     return [(0, len(part.lstrip("0")), part.lstrip("0")) if part.isdecimal() else (1, 0, part) for part in parts]

@@ -98,9 +98,6 @@ def read_data(
         wanted: The columns of a model; others are left out if all of these are there.
         frequency: The calendar of the data that the model was fitted to.
         fitting: Whether a model is to be fitted, so that a calendar may be inferred.
-
-    >>> read_data([[1.0, 2.0], [3.0, 4.0]]).series
-    Series('X': 1 recording, 2 steps, 2 coordinates: x1, x2; 0 % missing)
     """
     if isinstance(X, str | os.PathLike):
         raise DataError(f"{_NAME} is a path. Read the file first: kaffee.read_series({str(X)!r}).")

@@ -19,11 +19,7 @@ def complete(values: Values) -> Values:
 
 
 def stretches(values: Values) -> list[Values]:
-    """Split into the longest runs of complete rows.
-
-    >>> [len(part) for part in stretches(np.array([[1.0], [np.nan], [2.0], [3.0]]))]
-    [1, 2]
-    """
+    """Split into the longest runs of complete rows."""
     edges = np.flatnonzero(np.diff(~np.isnan(values).any(axis=1), prepend=False, append=False))
     return [values[start:stop] for start, stop in edges.reshape(-1, 2)]
 

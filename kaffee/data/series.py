@@ -164,10 +164,6 @@ class Series:
         Args:
             fraction: Part of each recording that goes to training, rounded down to whole steps.
             test_steps: Instead of `fraction`, the number of last steps of each recording for the test part.
-
-        >>> train, test = Series.from_arrays([0.0, 1.0, 2.0, 3.0, 4.0]).split(0.6)
-        >>> train.lengths, test.lengths
-        ((3,), (2,))
         """
         if test_steps is None and not 0 < fraction < 1:
             raise ConfigError(f"fraction={fraction} does not split a series. Use a number between 0 and 1.")
@@ -225,11 +221,7 @@ class Series:
         return np.concatenate(self.recordings)
 
     def locate(self, row: int) -> tuple[int, int]:
-        """Find the recording, and the row within it, of a row of `concatenated()`.
-
-        >>> Series.from_arrays([np.ones((3, 1)), np.ones((2, 1))]).locate(4)
-        (1, 1)
-        """
+        """Find the recording, and the row within it, of a row of `concatenated()`."""
         ends = np.cumsum(self.lengths)
         if not 0 <= row < self.num_steps:
             raise ConfigError(f"Row {row} does not exist, {self.label} has {self.num_steps} steps.")

@@ -35,21 +35,13 @@ class Dates:
 
     @classmethod
     def like(cls, cell: str) -> "Dates":
-        """Recognise the form of an ISO 8601 text.
-
-        >>> Dates.like("2024-05-31 12:00+02:00")
-        Dates(separator=' ', zone='+02:00', days=False)
-        """
+        """Recognise the form of an ISO 8601 text."""
         stamp = datetime.fromisoformat(cell)
         zone = "" if stamp.tzinfo is None else "Z" if cell.endswith("Z") else stamp.isoformat()[-6:]
         return cls(" " if " " in cell else "T", zone, days=len(cell) <= len("2024-05-31"))
 
     def texts(self, times: Times) -> list[str]:
-        """Write ISO 8601, to the coarsest of seconds, milliseconds and microseconds that tells all times apart.
-
-        >>> Dates(" ", "+02:00").texts(np.array([0.0, 0.5]))
-        ['1970-01-01 02:00:00.000+02:00', '1970-01-01 02:00:00.500+02:00']
-        """
+        """Write ISO 8601, to the coarsest of seconds, milliseconds and microseconds that tells all times apart."""
         stamps = self.stamps(times)
         if stamps is None:
             texts = [repr(time) for time in times.tolist()]
@@ -190,11 +182,7 @@ def check_same_step(times: Sequence[Times], where: Sequence[str], tolerance: flo
 
 
 def seconds(cells: Sequence[str], place: Callable[[int], str], column: str) -> Times:
-    """Convert ISO 8601 timestamps to seconds since 1970-01-01 UTC; without an offset they count as UTC.
-
-    >>> seconds(["1970-01-01T00:01:00", "1970-01-01 00:02"], str, "t").tolist()
-    [60.0, 120.0]
-    """
+    """Convert ISO 8601 timestamps to seconds since 1970-01-01 UTC; without an offset they count as UTC."""
     result = np.empty(len(cells))
     for row, cell in enumerate(cells):
         try:

@@ -187,11 +187,7 @@ def find_column(given: str | int, names: Sequence[str], where: str) -> int:
 
 
 def quoted(names: Sequence[str]) -> str:
-    """Format names in quotes, the first twelve of many.
-
-    >>> quoted(["a", "b"])
-    "'a', 'b'"
-    """
+    """Format names in quotes, the first twelve of many."""
     text = ", ".join(f"'{name}'" for name in names[:12])
     return text if len(names) <= 12 else f"{text}, ... ({len(names)} in all)"
 

@@ -38,9 +38,6 @@ class WindowSampler(eqx.Module):
         starts: First row of each valid window of `length` rows.
         skipped_recordings: Recordings shorter than a window.
         dropped_windows: Windows left out because of missing values.
-
-    >>> WindowSampler.from_series(Series.from_arrays([np.ones((5, 2)), np.ones((4, 2))]), length=3).starts.tolist()
-    [0, 1, 2, 5, 6]
     """
 
     values: Float[Array, "T N"]

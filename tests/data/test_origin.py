@@ -65,6 +65,8 @@ def test_zones_by_name_and_times_beyond_the_calendar():
         "1970-01-01T01:00:00+01:00",
         "1970-06-23T15:40:00+01:00",
     ]
+    assert Dates(" ", "+02:00").texts(np.array([0.0, 0.5]))[1] == "1970-01-01 02:00:00.500+02:00"
+    assert Dates.like("2024-05-31 12:00+02:00") == Dates(" ", "+02:00")
     assert Dates(zone="No/Where").texts(np.array([0.0])) == ["1970-01-01T00:00:00+00:00"]
     assert Dates().texts(np.array([0.0, 1e15])) == ["0.0", "1000000000000000.0"]
 
