@@ -1,14 +1,13 @@
 """A proxy for G_tan on real data: does predicted variance grow where tangents estimated from the training data say so?
 
-Tangents are those of one-step maps fitted to the training data: linear, quadratic, or local linear over analogues. The
-map that forecasts the last part of the training data best is chosen. Noise in x_t pulls the slopes of a regression on
-x_t towards zero (errors in variables); a short average around t has less of it, at the price of a bias that grows with
-the signal's curvature.
+Tangents are those of one-step maps fitted to the training data: linear, quadratic, or local linear over analogues,
+whichever forecasts the last part of them best. Noise in x_t pulls slopes towards zero (errors in variables); a short
+average around t has less of it, at the price of a bias that grows with the signal's curvature.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from kaffee.certification.forecasts import Recordings, carry_ahead
 from kaffee.certification.innovations import FilterPass
 from kaffee.data.gaps import evenly
 from kaffee.errors import DataError
-from kaffee.metrics.grounding import grounding, oracle_log_growth, spearman
+from kaffee.metrics.scores import correlate_growths, oracle_log_growth, spearman
 
 ALLOWED = ("linear", "quadratic", "local")
 RIDGE = 1e-3
@@ -44,13 +43,8 @@ Points = Float[np.ndarray, "P N"]
 TangentMap = Callable[[Points], tuple[Points, Float[np.ndarray, "P N N"]]]
 
 
-@lru_cache
 def _hann(width: int) -> tuple[float, ...]:
-    """Return the weights of a Hann window of 2 width + 1 points, which sum to 1.
-
-    >>> _hann(1)
-    (0.25, 0.5, 0.25)
-    """
+    """Return the weights of a Hann window of 2 width + 1 points, which sum to 1."""
     w = np.sin(np.pi * np.arange(1, 2 * width + 2) / (2 * width + 2)) ** 2
     return tuple((w / w.sum()).round(15).tolist())
 
@@ -125,8 +119,8 @@ def _fit_local_map(now: Points, after: Points, share: float) -> TangentMap:
         return mean_after + np.einsum("pij,pj->pi", J, x - mean), J
 
     def evaluate_in_chunks(x: Points) -> tuple[Points, np.ndarray]:
-        parts = [evaluate(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        values, tangents = zip(*(evaluate(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)), strict=True)
+        return np.concatenate(values), np.concatenate(tangents)
 
     return evaluate_in_chunks
 
@@ -141,9 +135,9 @@ class Candidate(NamedTuple):
 
 def _list_maps(num_coordinates: int, allowed: Sequence[str]) -> dict[str, Callable[[Points, Points], TangentMap]]:
     """List the maps that may be tried on so many coordinates; `allowed` names linear, quadratic and local."""
-    maps = {"linear": _fit_linear_map, "quadratic": _fit_quadratic_map}
-    if (num_coordinates + 1) * (num_coordinates + 2) // 2 > MAX_FEATURES:
-        del maps["quadratic"]
+    maps = {"linear": _fit_linear_map}
+    if (num_coordinates + 1) * (num_coordinates + 2) // 2 <= MAX_FEATURES:
+        maps["quadratic"] = _fit_quadratic_map
     maps |= {f"local {share:g}": partial(_fit_local_map, share=share) for share in SHARES}
     return {name: fit for name, fit in maps.items() if name.split()[0] in allowed}
 
@@ -184,9 +178,8 @@ def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> f
 
 def try_candidates(train: Recordings, allowed: Sequence[str]) -> list[Candidate]:
     """Try all maps and smoothings, best first; a map's smoothing grows until its forecasts get worse."""
-    cuts = [int((1.0 - VALIDATION) * len(values)) for values in train]
-    fit_on = [values[:cut] for values, cut in zip(train, cuts, strict=True)]
-    validate_on = [values[cut:] for values, cut in zip(train, cuts, strict=True)]
+    parts = [np.split(values, [int((1.0 - VALIDATION) * len(values))]) for values in train]
+    fit_on, validate_on = zip(*parts, strict=True)
     candidates: list[Candidate] = []
     for name, fit in _list_maps(train[0].shape[1], allowed).items():
         best = float("inf")
@@ -212,10 +205,10 @@ def _choose_candidate(candidates: list[Candidate]) -> Candidate:
 
 
 class Growths(NamedTuple):
-    """Log-growths of variance at those starts of a filter pass that are complete, with neighbours for smoothing.
+    """Log-growths of variance at the `chosen` starts of a filter pass, which are complete, with neighbours.
 
     Attributes:
-        covariance: B P_{t|t} B' at the `chosen` starts.
+        covariance: B P_{t|t} B'.
         model: log [B P_{t+1|t} B']_jj - log [B P_{t|t} B']_jj.
         proxy: log [J B P_{t|t} B' J']_jj - log [B P_{t|t} B']_jj with J from data.
     """
@@ -231,13 +224,13 @@ class TangentProxy:
     """Rank correlations of the model's variance growth with that by data-driven tangents.
 
     Attributes:
-        pooled, within: As in `kaffee.metrics.grounding.Grounding`.
+        pooled, within: As in `kaffee.metrics.scores.Grounding`.
         method: The chosen map and the half-width of its smoothing in rows, as in "quadratic, 2".
         r2: Share of the variance of validation rows that its forecasts explain.
         r2_over_linear: Share of the squared error of the best linear map that it takes away. Near 0 the data show no
             dependence of tangents on the state, and the proxy says nothing.
         reliability: Rank correlation of growths by tangents from two halves of the training data, corrected to the
-            full length (Spearman and Brown): how much is not chance. What all of the data get wrong, it does not see.
+            full length (Spearman and Brown): how much is not chance.
         num_growths: Variances that grew or shrank: rows x coordinates.
         candidates: All that were tried, best first.
     """
@@ -266,7 +259,7 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
     best = _choose_candidate(candidates)
     fit, (now, after) = _list_maps(N, ALLOWED)[best.name], _pair_rows(train, best.width)
     points = run.starts.ahead(tuple(_smooth(values, best.width) for values in run.standard), 0)
-    variance = carry_ahead(run, 1).variance
+    _, variance = carry_ahead(run, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         model = np.log(variance[:, 1]) - np.log(variance[:, 0])
     chosen = ~np.isnan(points).any(axis=1) & np.isfinite(model).all(axis=1)
@@ -284,11 +277,9 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
     half = len(now) // 2
     r = spearman(grow(slice(0, half)), grow(slice(half, None)))
     growths = Growths(chosen, covariance, model[chosen], grow(slice(None)))
-    ranks = grounding(growths.model, growths.proxy, tolerance=TOLERANCE)
     linear = min((c.error for c in candidates if c.name == "linear"), default=float("nan"))
     proxy = TangentProxy(
-        pooled=ranks.pooled,
-        within=ranks.within,
+        *correlate_growths(growths.model, growths.proxy, tolerance=TOLERANCE),
         method=f"{best.name}, {best.width}",
         r2=1.0 - best.error / float(np.nanvar(np.concatenate(train))),
         r2_over_linear=1.0 - best.error / linear,

@@ -122,7 +122,7 @@ def judge(parts: Mapping[str, Any], missing: Mapping[str, str], horizon: float) 
         "skill": ("scores", _judge_skill),
         "spread": ("spread", lambda part: _judge_spread(part, horizon)),
         "tangents": ("tangents", _judge_tangents),
-        "stochastic run": ("agreement", _judge_stochastic_run),
+        "stochastic run": ("agreement", lambda part: _judge_run("stochastic run", part, part.stochastic)),
         "core": ("agreement", _judge_core),
     }
     return tuple(
@@ -337,6 +337,7 @@ def _count_lost(agreement: Agreement, run: RunSummary) -> tuple[_Finding, str]:
 
 
 def _judge_run(name: str, agreement: Agreement, run: RunSummary) -> Verdict:
+    """Judge free runs of one model beside the data and the runs of the linear model."""
     lost, words = _count_lost(agreement, run)
     linear, floor, highest = agreement.linear, agreement.floor, agreement.floor_highest
     beginning = f"{words[0].upper()}{words[1:]}"
@@ -369,11 +370,6 @@ def _judge_run(name: str, agreement: Agreement, run: RunSummary) -> Verdict:
     )
     decided = _find_decisive(findings)
     return _verdict(name, decided.status, sentence, decided.value, decided.quantity)
-
-
-def _judge_stochastic_run(agreement: Agreement) -> Verdict:
-    """Judge free runs with the shell on."""
-    return _judge_run("stochastic run", agreement, agreement.stochastic)
 
 
 def _judge_core(agreement: Agreement) -> Verdict:

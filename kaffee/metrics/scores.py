@@ -1,15 +1,20 @@
-"""Scores of probabilistic forecasts, Gaussian or ensembles: NLL, CRPS, RMSE (appendix C.4), in the arrays' units.
+"""Scores of probabilistic forecasts, Gaussian or ensembles: NLL, CRPS, RMSE and G_tan (appendix C.4).
 
 A diverged ensemble, one with non-finite members, has the score NaN; a reference with such values is an error.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr
+from scipy.stats import rankdata
 
 from kaffee.errors import ConfigError
 
 STD_FLOOR = 1e-3
+TOLERANCE = 1e-10
+"""What values that were computed in float64 may differ by and still be constant, in units of the largest of them."""
 
 # A diverged member makes the result NaN; that is an answer, not a reason for warnings.
 _tolerant = np.errstate(over="ignore", invalid="ignore")
@@ -94,3 +99,54 @@ def ensemble_rmse(ensemble: Float[np.ndarray, "K S N"], reference: Float[np.ndar
     ensemble, reference = _check(ensemble, reference)
     squares = np.mean((ensemble.mean(axis=0) - reference) ** 2, axis=-1)
     return float(np.mean(np.sqrt(squares)))
+
+
+class Grounding(NamedTuple):
+    """The rank correlation of predicted and oracle log-growth of variances.
+
+    Attributes:
+        pooled: Over coordinates and time, the paper's G_tan.
+        within: The mean over coordinates of the correlation over time within each, which offsets between
+            coordinates (a Gamma that differs between them) cannot change.
+    """
+
+    pooled: float
+    within: float
+
+
+def spearman(a: Float[np.ndarray, "..."], b: Float[np.ndarray, "..."], *, tolerance: float = TOLERANCE) -> float:
+    """Return Spearman's rank correlation; 0 if either argument is constant up to numerical precision.
+
+    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 90.0]))
+    1.0
+    """
+    a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
+    if a.shape != b.shape or a.size < 2:
+        raise ConfigError(f"Two equally long series of at least 2 values are needed; got {a.size} and {b.size}.")
+    for values in (a, b):
+        if not np.isfinite(values).all():
+            return float("nan")
+        if np.ptp(values) <= tolerance * max(np.abs(values).max(), 1.0):
+            return 0.0
+    return float(np.clip(np.corrcoef(rankdata(a), rankdata(b))[0, 1], -1.0, 1.0))
+
+
+def correlate_growths(
+    model_growth: Float[np.ndarray, "T N"], oracle_growth: Float[np.ndarray, "T N"], *, tolerance: float = TOLERANCE
+) -> Grounding:
+    """Compute G_tan (Eq. gtan): does predicted variance grow where the true tangents say so?
+
+    model:  log [B Sigma_{t+1|t} B']_jj - log [Omega_{t|t}]_jj
+    oracle: log [J* Omega_{t|t} J*']_jj - log [Omega_{t|t}]_jj
+    """
+    each = [spearman(a, b, tolerance=tolerance) for a, b in zip(model_growth.T, oracle_growth.T, strict=True)]
+    return Grounding(spearman(model_growth, oracle_growth, tolerance=tolerance), float(np.mean(each)))
+
+
+def oracle_log_growth(
+    covariance: Float[np.ndarray, "T N N"], jacobian: Float[np.ndarray, "T N N"]
+) -> Float[np.ndarray, "T N"]:
+    """Compute log [J Omega J']_jj - log Omega_jj for every time and coordinate."""
+    pushed: Any = np.einsum("tij,tjk,tik->ti", jacobian, covariance, jacobian, optimize=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(pushed) - np.log(np.diagonal(covariance, axis1=1, axis2=2))

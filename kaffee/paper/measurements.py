@@ -31,8 +31,8 @@ from kaffee.fitting.pipeline import Stage, adapt_prior
 from kaffee.fitting.settings import FoundationSettings
 from kaffee.foundation.context import condition, lyapunov_window
 from kaffee.foundation.hub import from_pretrained
-from kaffee.metrics.grounding import grounding, oracle_log_growth
 from kaffee.metrics.lyapunov import lyapunov_spectrum
+from kaffee.metrics.scores import correlate_growths, oracle_log_growth
 from kaffee.model.core import Core
 from kaffee.model.dynamix import DynaMix
 from kaffee.model.statespace import StateSpaceModel
@@ -318,7 +318,7 @@ def _proxy_metrics(run: FilterPass, reference: Reference, candidates: list[Candi
     """Compute the tangent proxy, and `validity`: the rank correlation of its growths with the true ones."""
     proxy, growths = measure_proxy(run, reference.standard_train.recordings, candidates)
     J = reference.jacobians(reference.test_states[run.starts.rows[growths.chosen]])
-    validity = grounding(growths.proxy, oracle_log_growth(growths.covariance, J))
+    validity = correlate_growths(growths.proxy, oracle_log_growth(growths.covariance, J))
     return {
         "proxy_tan": proxy.pooled,
         "proxy_tan_within": proxy.within,

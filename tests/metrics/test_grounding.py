@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from kaffee.errors import ConfigError
-from kaffee.metrics.grounding import grounding, oracle_log_growth, spearman
+from kaffee.metrics.scores import correlate_growths, oracle_log_growth, spearman
 
 RNG = np.random.default_rng(0)
 
@@ -37,11 +37,11 @@ def test_oracle_growth_is_the_equation():
 
 def test_a_model_with_the_true_growth_is_perfectly_grounded():
     growth = RNG.standard_normal((40, 3))
-    assert grounding(growth, growth).pooled == pytest.approx(1.0)
+    assert correlate_growths(growth, growth).pooled == pytest.approx(1.0)
 
 
 def test_offsets_between_coordinates_change_only_the_pooled_number():
     growth = RNG.standard_normal((200, 2))
-    shifted = grounding(growth + np.array([0.0, 50.0]), growth)
+    shifted = correlate_growths(growth + np.array([0.0, 50.0]), growth)
     assert shifted.within == pytest.approx(1.0)
     assert shifted.pooled < 0.9

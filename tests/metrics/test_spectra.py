@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kaffee.errors import ConfigError
-from kaffee.metrics.spectra import d_hellinger, power_spectrum
+from kaffee.metrics.geometry import d_hellinger, power_spectrum
 
 T = np.arange(2000.0)
 
