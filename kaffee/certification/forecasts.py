@@ -39,6 +39,8 @@ FAN_HISTORY, FAN_COLUMNS = 50, 3
 
 Recordings = Sequence[Float[np.ndarray, "T N"]]
 Moments = Float[np.ndarray, "S H N"]
+Entries = Float[np.ndarray, "S N"]
+Mask = Bool[np.ndarray, "S N"]
 
 
 def default_horizons(train: Series, test: Series) -> tuple[int, ...]:
@@ -212,13 +214,7 @@ class Scores:
     diverged_members: int
 
 
-def _score_gaussian(
-    y: Float[np.ndarray, "S N"],
-    mean: Float[np.ndarray, "S N"],
-    std: Float[np.ndarray, "S N"],
-    mask: Bool[np.ndarray, "S N"],
-    scale: Float[np.ndarray, " N"],
-) -> Score:
+def _score_gaussian(y: Entries, mean: Entries, std: Entries, mask: Mask, scale: Float[np.ndarray, " N"]) -> Score:
     """Score Gaussian forecasts of y, all in standardised units; NaN if one of them is not finite."""
     if not mask.any():
         return Score(*[nan] * 7, num_entries=0)
@@ -237,7 +233,7 @@ def _score_gaussian(
     )
 
 
-def block_mean(values: Float[np.ndarray, "S N"], mask: Bool[np.ndarray, "S N"]) -> tuple[float, float, int]:
+def block_mean(values: Entries, mask: Mask) -> tuple[float, float, int]:
     """Return the mean over entries, its standard error from blocks of neighbouring starts, and the number of blocks."""
     filled = np.where(mask, values, 0.0)
     rows = np.flatnonzero(mask.any(axis=1))
@@ -249,17 +245,6 @@ def block_mean(values: Float[np.ndarray, "S N"], mask: Bool[np.ndarray, "S N"]) 
     with np.errstate(invalid="ignore"):
         error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) >= MIN_BLOCKS else nan
     return float(filled.sum() / mask.sum()), error, len(means)
-
-
-def _measure_skill(
-    y: Float[np.ndarray, "S N"], forecasts: dict[str, tuple[np.ndarray, np.ndarray]], mask: Bool[np.ndarray, "S N"]
-) -> Skill:
-    """Compare the surrogate with the baseline that has the lowest NLL on these entries."""
-    clean = np.where(mask, y, 0.0)
-    nlls = {m: gaussian_nll(clean, mean, np.maximum(std, STD_FLOOR)) for m, (mean, std) in forecasts.items()}
-    own = nlls.pop(SURROGATE)
-    best = min(nlls, key=lambda m: float(np.sum(nlls[m][mask])))
-    return Skill(best, *block_mean(nlls[best] - own, mask))
 
 
 def score_forecasts(
@@ -291,10 +276,14 @@ def score_forecasts(
         mask = ~np.isnan(y)
         if h == 1 and not mask.any():
             raise DataError(f"{run.series.label}: no start is followed by a reading, so nothing can be scored.")
-        at_h = {name: (f.mean[:, i], f.std[:, i]) for name, f in forecasts.items()}
-        for name, moments in at_h.items():
-            methods[name].append(_score_gaussian(y, *moments, mask, run.reconstruction.scaler.scale))
-        skill.append(_measure_skill(y, at_h, mask))
+        nlls = {}
+        for name, (mean, std) in forecasts.items():
+            methods[name].append(_score_gaussian(y, mean[:, i], std[:, i], mask, run.reconstruction.scaler.scale))
+            nlls[name] = gaussian_nll(np.where(mask, y, 0.0), mean[:, i], np.maximum(std[:, i], STD_FLOOR))
+        own = nlls.pop(SURROGATE)
+        totals = {name: float(np.sum(nll[mask])) for name, nll in nlls.items()}
+        best = min(totals, key=totals.__getitem__)
+        skill.append(Skill(best, *block_mean(nlls[best] - own, mask)))
     times = tuple(h * run.reconstruction.dt for h in horizons)
     return Scores(horizons, times, methods, skill, len(starts.rows), members, diverged)
 

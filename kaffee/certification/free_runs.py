@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.checkpoint.reconstruction import Reconstruction
-from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, longest_stretch, pieces, stretches
+from kaffee.data.gaps import complete_rows, constant_columns, evenly, longest_stretch, pieces, stretches
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free_runs
 from kaffee.filtering.rollout import core_key_of
-from kaffee.metrics.attractors import AttractorDistances, measure_distances
-from kaffee.metrics.geometry import power_spectrum
+from kaffee.metrics.attractors import AttractorDistances
+from kaffee.metrics.spectra import power_spectrum
 
 MIN_ROWS, MAX_ROWS = 200, 10_000
 """Rows of a reference: a density and a spectrum of fewer say little, more cost time."""
@@ -29,22 +29,6 @@ NUM_EXPONENTS = 10
 LYAPUNOV_STEPS, LYAPUNOV_RUNS = 2_500, 8
 # Of the arrays that are kept for figures.
 MAX_SHOWN, MAX_POINTS, MAX_FREQUENCIES = 6, 3_000, 400
-
-
-def compare_attractors(
-    reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], *, least: int = 4
-) -> AttractorDistances:
-    """Compare two trajectories in common units, by the paper's estimators in units of the reference's spread.
-
-    Rows of the reference with missing values are left out; a spectrum needs all of them, so D_H is then NaN. Both are
-    NaN if the reference has a constant coordinate or fewer than `least` complete rows.
-    """
-    rows = complete(reference)
-    if len(rows) < max(least, 4) or constant_columns(rows).any():
-        return AttractorDistances(nan, nan, "histogram" if reference.shape[1] <= 3 else "mixture")
-    mean, std = rows.mean(axis=0), rows.std(axis=0)
-    scaled = [(generated - mean) / std]
-    return measure_distances((rows - mean) / std, scaled, spectra=len(rows) == len(reference))[0]
 
 
 def run_freely(

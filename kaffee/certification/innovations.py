@@ -16,8 +16,8 @@ from kaffee.errors import DataError
 from kaffee.filtering.gated import Assimilation, Row, make_gate, summarise
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
-from kaffee.metrics.autocorrelation import autocorrelation, count_pairs
 from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
+from kaffee.metrics.spectra import autocorrelation, count_pairs
 from kaffee.model.statespace import StateSpaceModel
 
 WARM_UP = 20

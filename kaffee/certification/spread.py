@@ -12,10 +12,10 @@ from math import nan
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.stats import rankdata
 
-from kaffee.certification.forecasts import block_mean, carry_ahead
+from kaffee.certification.forecasts import Entries, Mask, block_mean, carry_ahead
 from kaffee.certification.innovations import FilterPass, Starts
 from kaffee.errors import DataError
 from kaffee.filtering.recursion import Recursion
@@ -32,9 +32,6 @@ RIDGE = 1.0
 MAX_PRODUCTS = 8
 """Coordinates up to which products of two of them are features; beyond, squares alone."""
 
-Entries = Float[np.ndarray, "S N"]
-Mask = Bool[np.ndarray, "S N"]
-
 
 class ErrorSizePrediction(NamedTuple):
     """How well the size of errors can be predicted, by the best predictor.
@@ -49,11 +46,9 @@ class ErrorSizePrediction(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Rank correlation of a prediction of spread with |error|.
+    """Rank correlation of a prediction of spread with |error|: pooled, and the mean of those within coordinates.
 
     Attributes:
-        pooled: Over coordinates and time.
-        within: Mean over coordinates of the correlation over time, which constant offsets between them cannot feign.
         pooled_ceiling, within_ceiling: What errors drawn from the predicted distributions give: |error| is noisy, so
             that even a perfect model is far from 1.
         pooled_ratio, within_ratio: Achieved over ceiling; NaN where the spread does not vary enough to tell.

@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from jaxtyping import Bool, Float
 
-from kaffee.metrics.geometry import d_hellinger, d_stsp_histogram, d_stsp_kernel, d_stsp_mixture
+from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_kernel, d_stsp_mixture
+from kaffee.metrics.spectra import d_hellinger
 
 Estimator = Literal["histogram", "mixture", "kernel"]
 

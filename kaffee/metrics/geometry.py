@@ -1,7 +1,7 @@
-"""Distances of two trajectories (appendix C.4): D_stsp, of where they are in state space, and D_H, of power spectra.
+"""Estimators of D_stsp: how differently two trajectories occupy the state space (appendix C.4).
 
-All estimators of D_stsp estimate KL(reference || generated) in nats. Values of different estimators or lengths cannot
-be compared: at 30^3 bins even truth against truth gives 0.6-0.7 for 5000 points. `attractors` chooses one.
+All estimate KL(reference || generated) in nats. Values of different estimators or different lengths cannot be compared:
+at 30^3 bins even truth against truth gives 0.6-0.7 for 5000 points. `attractors` chooses one.
 """
 
 from collections.abc import Sequence
@@ -10,25 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.ndimage import gaussian_filter1d
 
 from kaffee.errors import ConfigError
 
-# Models run in float32: a run that has come to rest goes on flickering in the last digits of its coordinates.
-FLAT = 1e-6
 
-
-def _match(reference: np.ndarray, generated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _check(reference: np.ndarray, generated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     reference, generated = np.asarray(reference, np.float64), np.asarray(generated, np.float64)
     if reference.ndim != 2 or generated.ndim != 2 or reference.shape[1] != generated.shape[1]:
         raise ConfigError(
             f"Two trajectories (T, N) with the same N are needed; got {reference.shape} and {generated.shape}."
         )
-    return reference, generated
-
-
-def _check(reference: np.ndarray, generated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    reference, generated = _match(reference, generated)
     if not len(reference):
         raise ConfigError("The reference trajectory is empty.")
     if not np.isfinite(reference).all():
@@ -88,18 +79,14 @@ def _log_mixture(
 
 
 def _mixture(points: np.ndarray, centres: np.ndarray, variance: float) -> np.ndarray:
-    chunk = min(4096, -(-len(centres) // 512) * 512)
-    pad = -len(centres) % chunk
-    padded = np.concatenate([centres, np.zeros((pad, centres.shape[1]))])
-    log_weights = np.concatenate([np.zeros(len(centres)), np.full(pad, -np.inf)])
+    count, N = centres.shape
+    chunk = min(4096, -(-count // 512) * 512)
+    pad = -count % chunk
+    padded = np.pad(centres, ((0, pad), (0, 0))).reshape(-1, chunk, N)
+    log_weights = np.pad(np.zeros(count), (0, pad), constant_values=-np.inf).reshape(-1, chunk)
     with jax.enable_x64(True):
-        total = _log_mixture(
-            jnp.asarray(points),
-            jnp.asarray(padded.reshape(-1, chunk, centres.shape[1])),
-            jnp.asarray(log_weights.reshape(-1, chunk)),
-            jnp.asarray(variance),
-        )
-        return np.asarray(total) - np.log(len(centres))
+        total = _log_mixture(*(jnp.asarray(values) for values in (points, padded, log_weights, variance)))
+        return np.asarray(total) - np.log(count)
 
 
 def d_stsp_mixture(
@@ -139,54 +126,10 @@ def d_stsp_kernel(
 ) -> Float[np.ndarray, " S"]:
     """Estimate D_stsp of some runs by kernel densities: mixtures in units of the reference's spread.
 
-    The mixtures are as wide as a kernel density of so many rows should be (Scott 1992): T^(-1/(N+4)) standard
-    deviations. Histograms of 30 bins in each of three dimensions would need a hundred times the rows that a recording
-    has, and would count the observation noise of a recording against a core without any.
+    They are as wide as a kernel density of T rows should be (Scott 1992): T^(-1/(N+4)) standard deviations. Histograms
+    would need a hundred times the rows that a recording has, and count its noise against a core without any.
     """
     mean, std = reference.mean(axis=0), reference.std(axis=0)
+    reference, *scaled = ((run - mean) / std for run in (reference, *runs))
     T, N = reference.shape
-    scaled = [(run - mean) / std for run in runs]
-    return _mixture_distances((reference - mean) / std, scaled, T ** (-2.0 / (N + 4)), 1000, 0)
-
-
-def power_spectrum(x: Float[np.ndarray, "T N"], *, smoothing: float = 20.0) -> Float[np.ndarray, "F N"]:
-    """Estimate power spectra: z-scored `|rfft|^2`, smoothed by a Gaussian of `smoothing` bins, of unit mass.
-
-    A constant or non-finite coordinate has no spectrum: its column is NaN. The width is in bins, so results depend on
-    the length of the series.
-    """
-    x = np.asarray(x, np.float64)
-    if x.ndim != 2 or len(x) < 4:
-        raise ConfigError(f"A trajectory (T, N) of at least 4 steps is needed; got shape {x.shape}.")
-    with np.errstate(all="ignore"):
-        std = x.std(axis=0)
-        valid = np.isfinite(std) & (std > 1e-12 * np.abs(x).max(axis=0))
-    safe = np.where(valid, x, 0.0)
-    scaled = (safe - safe.mean(axis=0)) / np.where(valid, std, 1.0)
-    power = gaussian_filter1d(np.abs(np.fft.rfft(scaled, axis=0)) ** 2, smoothing, axis=0)
-    with np.errstate(all="ignore"):
-        return np.where(valid, power / power.sum(axis=0), np.nan)
-
-
-def d_hellinger(
-    reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], *, smoothing: float = 20.0
-) -> float:
-    """Return D_H, the mean over coordinates of sqrt(1 - sum_w sqrt(p_j(w) q_j(w))), between 0 (equal) and 1.
-
-    Both series are cut to the shorter length. A generated coordinate that is constant (up to the rounding of float32,
-    in units of the reference's spread) or non-finite counts as 1.
-
-    >>> t = np.arange(1000.0)[:, None]
-    >>> d_hellinger(np.sin(t), np.sin(t + 0.3)) < 0.01
-    True
-    """
-    length = min(len(reference), len(generated))
-    reference, generated = (x[:length] for x in _match(reference, generated))
-    p, q = (power_spectrum(x, smoothing=smoothing) for x in (reference, generated))
-    if np.isnan(p).any():
-        raise ConfigError("A coordinate of the reference is constant or non-finite: it has no power spectrum.")
-    with np.errstate(all="ignore"):
-        away = (generated - reference.mean(axis=0)) / reference.std(axis=0)
-        flat = away.std(axis=0) <= FLAT * np.maximum(np.abs(away).max(axis=0), 1.0)
-    overlap = np.clip(np.sum(np.sqrt(p * q), axis=0), 0.0, 1.0)
-    return float(np.mean(np.where(np.isnan(overlap) | flat, 1.0, np.sqrt(1.0 - overlap))))
+    return _mixture_distances(reference, scaled, T ** (-2.0 / (N + 4)), 1000, 0)

@@ -10,8 +10,9 @@ import pytest
 from kaffee.certification.fidelity import measure_fidelity
 from kaffee.errors import ConfigError
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, free_run
-from kaffee.metrics.geometry import d_hellinger, d_stsp_histogram, d_stsp_mixture
+from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_mixture
 from kaffee.metrics.scores import ensemble_crps, ensemble_nll, ensemble_rmse
+from kaffee.metrics.spectra import d_hellinger
 
 from .truth import DT, H_REFERENCE, LATENT, OBSERVED, PROTOCOL, embed, make_reference, scaled, standardised
 

@@ -8,7 +8,8 @@ import pytest
 from models import finite_jacobian
 
 from kaffee.foundation.zeroshot import zero_shot
-from kaffee.metrics.geometry import d_hellinger, d_stsp_histogram
+from kaffee.metrics.geometry import d_stsp_histogram
+from kaffee.metrics.spectra import d_hellinger
 
 # What the authors' notebook prints for one run with 2000 context frames and 1e4 steps.
 NOTEBOOK = {"d_stsp": 0.804, "d_h": 0.064}

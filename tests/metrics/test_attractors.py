@@ -6,7 +6,8 @@ import pytest
 from kaffee.data.gaps import pieces
 from kaffee.data.series import Series
 from kaffee.metrics.attractors import AttractorDistances, Extent, measure_distances
-from kaffee.metrics.geometry import d_hellinger, d_stsp_histogram, d_stsp_kernel, d_stsp_mixture
+from kaffee.metrics.geometry import d_stsp_histogram, d_stsp_kernel, d_stsp_mixture
+from kaffee.metrics.spectra import d_hellinger
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
 

@@ -12,7 +12,7 @@ from kaffee.data.windows import training_windows
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.likelihood import CORE_COLLAPSE, KAFFEE, window_nll
 from kaffee.filtering.rollout import free_run
-from kaffee.metrics.geometry import d_hellinger
+from kaffee.metrics.spectra import d_hellinger
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.systems.catalogue import get_system
