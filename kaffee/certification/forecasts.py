@@ -217,7 +217,7 @@ class Scores:
 def _score_gaussian(y: Entries, mean: Entries, std: Entries, mask: Mask, scale: Float[np.ndarray, " N"]) -> Score:
     """Score Gaussian forecasts of y, all in standardised units; NaN if one of them is not finite."""
     if not mask.any():
-        return Score(*[nan] * 7, num_entries=0)
+        return Score(nan, nan, nan, nan, nan, nan, nan, 0)
     units = np.broadcast_to(scale, y.shape)[mask]
     y, mean, std = y[mask], mean[mask], np.maximum(std[mask], STD_FLOOR)
     nll, crps, squares = gaussian_nll(y, mean, std), gaussian_crps(y, mean, std), (y - mean) ** 2
@@ -280,10 +280,10 @@ def score_forecasts(
         for name, (mean, std) in forecasts.items():
             methods[name].append(_score_gaussian(y, mean[:, i], std[:, i], mask, run.reconstruction.scaler.scale))
             nlls[name] = gaussian_nll(np.where(mask, y, 0.0), mean[:, i], np.maximum(std[:, i], STD_FLOOR))
-        own = nlls.pop(SURROGATE)
+        surrogate = nlls.pop(SURROGATE)
         totals = {name: float(np.sum(nll[mask])) for name, nll in nlls.items()}
         best = min(totals, key=totals.__getitem__)
-        skill.append(Skill(best, *block_mean(nlls[best] - own, mask)))
+        skill.append(Skill(best, *block_mean(nlls[best] - surrogate, mask)))
     times = tuple(h * run.reconstruction.dt for h in horizons)
     return Scores(horizons, times, methods, skill, len(starts.rows), members, diverged)
 

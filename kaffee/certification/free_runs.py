@@ -162,6 +162,7 @@ def agreement(
         name: None if which is None else run_freely(which, starts, target, end, transient=steps - end, seed=noise)
         for name, (which, noise) in models.items()
     }
+    summaries: dict[str, Any] = {name: None if run is None else summarise_runs(run) for name, run in free.items()}
     ideal = None if truth is None or len(truth) < count else truth
     ideal_pieces = [] if ideal is None else [ideal[i - count : i] for i in range(count, len(ideal) + 1, count)]
     columns = np.flatnonzero(target.columns)[:MAX_SHOWN]
@@ -174,7 +175,7 @@ def agreement(
         runs=runs,
         steps=steps,
         columns=tuple(np.array(test.columns)[target.columns].tolist()),
-        **{name: None if run is None else summarise_runs(run) for name, run in free.items()},
+        **summaries,
         floor=_reduce(np.median, floors),
         floor_highest=_reduce(np.max, floors),
         num_pieces=len(floors),

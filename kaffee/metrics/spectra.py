@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.ndimage import gaussian_filter1d
 
 from kaffee.errors import ConfigError
 
@@ -81,6 +80,8 @@ def power_spectrum(x: Float[np.ndarray, "T N"], *, smoothing: float = 20.0) -> F
     A constant or non-finite coordinate has no spectrum: its column is NaN. The width is in bins, so results depend on
     the length of the series.
     """
+    from scipy.ndimage import gaussian_filter1d  # slow to import, and every series imports this module
+
     x = np.asarray(x, np.float64)
     if x.ndim != 2 or len(x) < 4:
         raise ConfigError(f"A trajectory (T, N) of at least 4 steps is needed; got shape {x.shape}.")
