@@ -66,11 +66,7 @@ def _climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> 
 
 
 def _structure_function(train: Recordings, lag: int) -> Float[np.ndarray, " N"]:
-    """Return the mean over t of (x_{t+lag} - x_t)^2 for every coordinate; NaN without a pair.
-
-    >>> _structure_function([np.array([[0.0], [1.0], [3.0]])], 1)
-    array([2.5])
-    """
+    """Return the mean over t of (x_{t+lag} - x_t)^2 for every coordinate; NaN without a pair."""
     differences = [(x[lag:] - x[: len(x) - lag]) ** 2 for x in train if len(x) > lag]
     stacked = np.concatenate(differences) if differences else np.zeros((0, train[0].shape[1]))
     count = (~np.isnan(stacked)).sum(axis=0)
@@ -78,11 +74,7 @@ def _structure_function(train: Recordings, lag: int) -> Float[np.ndarray, " N"]:
 
 
 def _reading_ages(values: Float[np.ndarray, "T N"]) -> Int[np.ndarray, "T N"]:
-    """Count the rows since each coordinate was last read, 0 if in this row; -1 before its first reading.
-
-    >>> _reading_ages(np.array([[np.nan], [1.0], [np.nan], [2.0]])).ravel().tolist()
-    [-1, 0, 1, 0]
-    """
+    """Count the rows since each coordinate was last read, 0 if in this row; -1 before its first reading."""
     row = np.arange(len(values))[:, None]
     last = np.maximum.accumulate(np.where(np.isnan(values), -1, row), axis=0)
     return np.where(last >= 0, row - last, -1)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from scipy.special import chdtrc, chdtri, ndtr, ndtri
 
 from kaffee.checkpoint.reconstruction import Reconstruction
@@ -67,13 +67,6 @@ class FilterPass:
     starts: Starts
     beliefs: Belief
     warm_up: int
-
-    def scored(self) -> tuple[Bool[np.ndarray, "T N"], ...]:
-        """Mark the entries of every recording that were predicted and read, after the warm-up."""
-        masks = tuple(np.asarray(row.accepted) & ~np.asarray(row.restarted)[:, None] for row in self.rows)
-        for mask in masks:
-            mask[: self.warm_up] = False
-        return masks
 
 
 def warm_up_of(series: Series) -> int:
@@ -225,7 +218,10 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
     Marginal innovations v_i / sqrt(Omega_ii) give bias, PIT and coverage, since these are the bands that a user sees;
     jointly whitened ones give NIS and autocorrelations, since these are independent under the model.
     """
-    scored = run.scored()
+    # Entries that were predicted and read, after the warm-up.
+    scored = [np.asarray(row.accepted) & ~np.asarray(row.restarted)[:, None] for row in run.rows]
+    for mask in scored:
+        mask[: run.warm_up] = False
     total = sum(int(mask.sum()) for mask in scored)
     if total < least:
         raise DataError(

@@ -5,7 +5,7 @@ whichever forecasts the last part of them best. Noise in x_t pulls slopes toward
 average around t has less of it, at the price of a bias that grows with the signal's curvature.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from kaffee.data.gaps import evenly
 from kaffee.errors import DataError
 from kaffee.metrics.scores import correlate_growths, oracle_log_growth, spearman
 
-ALLOWED = ("linear", "quadratic", "local")
 RIDGE = 1e-3
 """Added to the variances of the regressors, in units of these: a thousandth, against collinearity."""
 MAX_FEATURES = 1000
@@ -41,6 +40,7 @@ TOLERANCE = 1e-5
 Points = Float[np.ndarray, "P N"]
 # Points -> the next row that is expected after each, and the derivative of that by the point.
 TangentMap = Callable[[Points], tuple[Points, Float[np.ndarray, "P N N"]]]
+MapFit = Callable[[Points, Points], TangentMap]
 
 
 def _hann(width: int) -> tuple[float, ...]:
@@ -133,22 +133,22 @@ class Candidate(NamedTuple):
     error: float
 
 
-def _list_maps(num_coordinates: int, allowed: Sequence[str]) -> dict[str, Callable[[Points, Points], TangentMap]]:
-    """List the maps that may be tried on so many coordinates; `allowed` names linear, quadratic and local."""
-    maps = {"linear": _fit_linear_map}
+def _list_maps(num_coordinates: int) -> dict[str, MapFit]:
+    """List the maps that may be tried on so many coordinates."""
+    maps: dict[str, MapFit] = {"linear": _fit_linear_map}
     if (num_coordinates + 1) * (num_coordinates + 2) // 2 <= MAX_FEATURES:
         maps["quadratic"] = _fit_quadratic_map
-    maps |= {f"local {share:g}": partial(_fit_local_map, share=share) for share in SHARES}
-    return {name: fit for name, fit in maps.items() if name.split()[0] in allowed}
+    return maps | {f"local {share:g}": partial(_fit_local_map, share=share) for share in SHARES}
 
 
-def _pair_rows(recordings: Recordings, width: int) -> tuple[Points, Points]:
-    """Return smoothed rows and those after them, both complete."""
+def _pair_rows(recordings: Recordings, width: int, *, raw: bool = False) -> tuple[Points, Points]:
+    """Return smoothed rows, and the smoothed ones after them or the raw ones `width` + 1 later; all complete."""
     averages = [_smooth(values, width) for values in recordings]
-    complete = [~np.isnan(s).any(axis=1) for s in averages]
-    both = [np.flatnonzero(seen[:-1] & seen[1:]) for seen in complete]
-    now, after = ([s[rows + i] for s, rows in zip(averages, both, strict=True)] for i in (0, 1))
-    return np.concatenate(now), np.concatenate(after)
+    later, lag = (recordings, width + 1) if raw else (averages, 1)
+    now = np.concatenate([s[: max(len(s) - lag, 0)] for s in averages])
+    after = np.concatenate([values[lag:] for values in later])
+    both = ~np.isnan(now).any(axis=1) & ~np.isnan(after).any(axis=1)
+    return now[both], after[both]
 
 
 def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> float:
@@ -157,14 +157,7 @@ def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> f
     The smoothed row t - width has seen rows up to t; from there the map takes width + 1 steps. So no smoothing sees
     what it forecasts, and the error on smoothed rows, which more smoothing always lowers, decides nothing.
     """
-    origins, targets = [], []
-    for values in recordings:
-        last = max(len(values) - 1 - width, 0)
-        s, future = _smooth(values, width)[:last], values[width + 1 :][:last]
-        usable = ~np.isnan(s).any(axis=1) & ~np.isnan(future).any(axis=1)
-        origins.append(s[usable])
-        targets.append(future[usable])
-    x, y = np.concatenate(origins), np.concatenate(targets)
+    x, y = _pair_rows(recordings, width, raw=True)
     if not len(x):
         return float("inf")
     chosen = np.unique(evenly(len(x), MAX_POINTS))
@@ -176,12 +169,12 @@ def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> f
     return error if np.isfinite(error) else float("inf")
 
 
-def try_candidates(train: Recordings, allowed: Sequence[str]) -> list[Candidate]:
+def try_candidates(train: Recordings) -> list[Candidate]:
     """Try all maps and smoothings, best first; a map's smoothing grows until its forecasts get worse."""
     parts = [np.split(values, [int((1.0 - VALIDATION) * len(values))]) for values in train]
     fit_on, validate_on = zip(*parts, strict=True)
     candidates: list[Candidate] = []
-    for name, fit in _list_maps(train[0].shape[1], allowed).items():
+    for name, fit in _list_maps(train[0].shape[1]).items():
         best = float("inf")
         for width in WIDTHS:
             now, after = _pair_rows(fit_on, width)
@@ -257,7 +250,7 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
             f"({MIN_PAIRS} pairs per coefficient are needed)."
         )
     best = _choose_candidate(candidates)
-    fit, (now, after) = _list_maps(N, ALLOWED)[best.name], _pair_rows(train, best.width)
+    fit, (now, after) = _list_maps(N)[best.name], _pair_rows(train, best.width)
     points = run.starts.ahead(tuple(_smooth(values, best.width) for values in run.standard), 0)
     _, variance = carry_ahead(run, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -292,4 +285,4 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
 
 def tangent_proxy(run: FilterPass, train: Recordings) -> TangentProxy:
     """Correlate a model's growth of variance with that by tangents from standardised training data (cf. Eq. gtan)."""
-    return measure_proxy(run, train, try_candidates(train, ALLOWED))[0]
+    return measure_proxy(run, train, try_candidates(train))[0]

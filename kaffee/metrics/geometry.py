@@ -39,10 +39,6 @@ def d_stsp_histogram(
     The bins cover the reference's range plus a tenth of its standard deviation on both sides; generated points outside
     and non-finite ones (of a diverged run) are dropped; with none left the result is infinite. Both histograms are
     smoothed by `smoothing` counts per bin. A run at rest within the range has a finite value, that of one full bin.
-
-    >>> line = np.linspace(0, 1, 100)[:, None]
-    >>> d_stsp_histogram(line, line)
-    0.0
     """
     reference, generated = _check(reference, generated)
     margin = 0.1 * reference.std(axis=0)

@@ -19,9 +19,6 @@ def autocorrelation(recordings: Recordings, max_lag: int) -> Float[np.ndarray, "
 
     The mean is that of all recordings. NaN at lags for which no pair of values was observed, and for coordinates that
     do not vary.
-
-    >>> autocorrelation([np.array([[1.0], [-1.0], [1.0], [-1.0]])], 2)[:, 0].tolist()
-    [1.0, -1.0, 1.0]
     """
     pairs = count_pairs(recordings, max_lag)
     rows = np.concatenate(recordings)
@@ -37,11 +34,7 @@ def autocorrelation(recordings: Recordings, max_lag: int) -> Float[np.ndarray, "
 
 
 def count_pairs(recordings: Recordings, max_lag: int) -> Int[np.ndarray, "L N"]:
-    """Count the pairs of observed values 0, ..., max_lag steps apart within a recording, for every coordinate.
-
-    >>> count_pairs([np.array([[1.0], [np.nan], [3.0]])], 2)[:, 0].tolist()
-    [2, 0, 1]
-    """
+    """Count the pairs of observed values 0, ..., max_lag steps apart within a recording, for every coordinate."""
     if max_lag < 0:
         raise ConfigError(f"max_lag must not be negative; got {max_lag}.")
     pairs = np.zeros((max_lag + 1, recordings[0].shape[1]))

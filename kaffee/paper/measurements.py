@@ -18,7 +18,7 @@ from kaffee.certification.card import evaluate, measure_grounding, read_core
 from kaffee.certification.fidelity import Fidelity, Protocol, Reference
 from kaffee.certification.innovations import FilterPass, choose_starts, filter_pass
 from kaffee.certification.spread import spread_growth
-from kaffee.certification.tangents import ALLOWED, Candidate, measure_proxy, try_candidates
+from kaffee.certification.tangents import Candidate, measure_proxy, try_candidates
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.series import Series
 from kaffee.data.windows import training_windows
@@ -275,7 +275,7 @@ def _measure_control(store: ResultStore, cell: Cell) -> _Measurement:
 @lru_cache(maxsize=4)
 def _train_candidates(data: DataSettings, protocol: Protocol) -> tuple[Candidate, ...]:
     """Fit the maps that a tangent proxy chooses from, which are the same for every model; once per process."""
-    return tuple(try_candidates(reference_for(data, protocol).standard_train.recordings, ALLOWED))
+    return tuple(try_candidates(reference_for(data, protocol).standard_train.recordings))
 
 
 def _measure_proxies(store: ResultStore, cell: Cell) -> _Measurement:
