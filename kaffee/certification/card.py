@@ -1,6 +1,7 @@
 """The three-axis report card of a model on a system whose truth is known (appendix C.4)."""
 
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -17,22 +18,26 @@ from kaffee.filtering.likelihood import get_method, initial_belief
 from kaffee.filtering.recursion import Recursion, core_noise, predict
 from kaffee.filtering.rollout import forecast_ensemble
 from kaffee.filtering.sweep import run_filter, sweep
-from kaffee.metrics.grounding import TOLERANCE, Grounding, grounding, oracle_log_growth
-from kaffee.metrics.scores import ensemble_crps, ensemble_nll, ensemble_rmse
+from kaffee.metrics.scores import (
+    TOLERANCE,
+    Grounding,
+    correlate_growths,
+    ensemble_crps,
+    ensemble_nll,
+    ensemble_rmse,
+    oracle_log_growth,
+)
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import jsonable
-
-NAN = float("nan")
 
 
 @eqx.filter_jit
 def _variance_growth(
     model: StateSpaceModel, x: Float[Array, "T N"], recursion: Recursion, horizon: int, key: Key[Array, ""]
 ) -> tuple[Float[Array, "T N N"], Float[Array, "T H N"]]:
-    """Filter a complete series and, at each step, predict `horizon` steps ahead without assimilation.
+    """Filter a series; return Omega_{t|t} = B Sigma_{t|t} B' and the diagonals of B Sigma_{t+h|t} B', h = 1..H.
 
-    `key` draws the noise inside the core while it filters, if it has any. Returns Omega_{t|t} = B Sigma_{t|t} B' and
-    the diagonals of B Sigma_{t+h|t} B' for h = 1..H, without observation noise, in standardised units.
+    Without observation noise, in standardised units. `key` draws the noise inside the core, if it has any.
     """
     Gamma = model.shell.process_variance()
     observed = lambda P: model.observation.columns(model.observation.rows(P))[0]  # noqa: E731
@@ -57,11 +62,7 @@ def measure_grounding(
     protocol: Protocol,
     horizons: tuple[int, ...] = (1,),
 ) -> dict[int, Grounding]:
-    """Measure G_tan (Eq. gtan) at horizon 1 and G_tan^(H) beyond: variance growth of the model and of true tangents.
-
-    The covariance of step t|t is pushed H steps without assimilation, by the model and by the product of the true
-    Jacobians J*_{t+H-1} ... J*_t.
-    """
+    """Measure G_tan (Eq. gtan) at horizon 1 and G_tan^(H) beyond, where J*_{t+H-1} ... J*_t pushes the covariance."""
     chosen = model.exact() if protocol.gates == "hard" else model
     rows = protocol.warm_up + protocol.grounding_steps + 1
     x = jnp.asarray(reference.scaler.transform(reference.test_observations[:rows]), model.dtype)
@@ -73,22 +74,20 @@ def measure_grounding(
     before = np.diagonal(posterior, axis1=1, axis2=2)
     # Without transport each variance settles at a constant, of which float32 leaves fewer digits.
     tolerance = max(TOLERANCE, 100.0 * float(jnp.finfo(model.dtype).eps))
-    measured, product = {}, J[:count]
+    measured, product = {}, np.eye(J.shape[1])
     for h in range(1, max(horizons) + 1):
-        product = product if h == 1 else J[h - 1 : h - 1 + count] @ product
+        product = J[h - 1 : h - 1 + count] @ product
         if h in horizons:
             with np.errstate(divide="ignore", invalid="ignore"):
                 model_growth = np.log(predicted[:, h - 1]) - np.log(before)
-            measured[h] = grounding(model_growth, oracle_log_growth(posterior, product), tolerance=tolerance)
+            measured[h] = correlate_growths(model_growth, oracle_log_growth(posterior, product), tolerance=tolerance)
     return measured
 
 
 class EnsembleScores(NamedTuple):
     """Scores of ensembles in data units, over the paper's number of starts and over all of them.
 
-    Attributes:
-        rmse_clean: Of the endpoint against the state without observation noise, in standardised units, over all starts
-            (Eq. rmse_10).
+    `rmse_clean` is that of the endpoint against the noise-free state, in standardised units (Eq. rmse_10).
     """
 
     nll: float
@@ -110,9 +109,7 @@ def score_ensembles(
 ) -> dict[int, EnsembleScores]:
     """Score ensembles against noisy observations by horizon: path-mean NLL, CRPS and RMSE of the endpoint.
 
-    Args:
-        start: "embedding" of the noisy observation (the paper's) or "filtered" belief.
-        horizons: Other horizons than the protocol's.
+    They start at the "embedding" of a noisy observation, as in the paper, or at a "filtered" belief.
     """
     horizons = horizons or protocol.all_horizons
     first, longest = protocol.warm_up, max(horizons)
@@ -126,8 +123,7 @@ def score_ensembles(
         windows = jnp.asarray(np.stack([x[s - first : s + 1] for s in starts]), model.dtype)
         origin = run_filter(model, windows, jnp.ones_like(windows, bool), recursion, key=jax.random.key(0)).final
     key = jax.random.key(protocol.seed)
-    ensemble = forecast_ensemble(model, origin, longest, protocol.num_members, key=key)
-    standard = np.asarray(ensemble, np.float64)
+    standard = np.asarray(forecast_ensemble(model, origin, longest, protocol.num_members, key=key), np.float64)
     members = reference.scaler.inverse(standard)
     future = np.stack([reference.test_observations[s + 1 : s + 1 + longest] for s in starts])
     paths, endpoints = evenly(len(starts), protocol.num_starts), evenly(len(starts), protocol.num_crps_starts)
@@ -155,23 +151,21 @@ class ReportCard:
 
     Attributes:
         nll, crps, g_tan: Local probabilistic behaviour (embedding start, data units).
-        d_stsp_stoch, dh_stoch: Stochastic dynamics.
-        d_stsp_core, dh_core, d_h_core: Deterministic dynamics.
         diverged_core, diverged_stoch: How many of the watched free runs left the attractor.
         extra: Further columns: filtered starts, more starts, within-coordinate G_tan, spectra, other references.
         protocol: How all of this was measured.
     """
 
-    nll: float
-    crps: float
-    g_tan: float
-    d_stsp_stoch: float
-    dh_stoch: float
-    d_stsp_core: float
-    dh_core: float
-    d_h_core: float
-    diverged_core: int
-    diverged_stoch: int
+    nll: float = nan
+    crps: float = nan
+    g_tan: float = nan
+    d_stsp_stoch: float = nan
+    dh_stoch: float = nan
+    d_stsp_core: float = nan
+    dh_core: float = nan
+    d_h_core: float = nan
+    diverged_core: int = 0
+    diverged_stoch: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
 
@@ -187,7 +181,7 @@ def read_core(record: dict[str, Any]) -> Fidelity | None:
     if "h_core" not in extra:
         return None
     stored = record["d_stsp_core"], record["dh_core"], record["d_h_core"], extra["h_core"]
-    d_stsp, dh, d_h, h = (NAN if value is None else value for value in stored)
+    d_stsp, dh, d_h, h = (nan if value is None else value for value in stored)
     return Fidelity(d_stsp, dh, d_h, h, extra["exponents_core"], extra["diverged_at_core"], record["diverged_core"])
 
 
@@ -202,15 +196,11 @@ def evaluate(
     """Evaluate a model against the true system along the three axes.
 
     A core that diverges has no deterministic axis: NaN (None in JSON), with `extra["diverged_at_core"]`, the first step
-    beyond the bound, and `diverged_core`, how many of the watched runs did the same. With the shell on it is the same.
-    A core that comes to rest has all metrics: no positive exponents, so that dh is the h of the reference, and D_H = 1.
+    beyond the bound. A core that comes to rest has all metrics: dh is the h of the reference, and D_H = 1.
 
     Args:
         method: Decides the filter that goes with the model; "prior" evaluates the core alone.
         core_fidelity: The deterministic axis, if it is known already (a frozen core's is its prior's).
-
-    Raises:
-        ConfigError: For an unknown method, or a reference with a constant coordinate (see `kaffee.metrics`).
     """
     protocol = protocol or Protocol()
     h = reference.lyapunov.sum_positive
@@ -223,8 +213,7 @@ def evaluate(
         "h_reference_error": reference.lyapunov.sum_positive_error,
         "h_reference_noisy": reference.lyapunov_noisy.sum_positive,
     }
-    local: dict[str, Any] = dict.fromkeys(("nll", "crps", "g_tan", "d_stsp_stoch", "dh_stoch"), NAN)
-    local["diverged_stoch"] = 0
+    local: dict[str, Any] = {}
     if method != "prior":
         recursion = get_method(method).filter
         embedded = score_ensembles(model, recursion, reference, protocol, "embedding")

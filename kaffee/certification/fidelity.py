@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import nan
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -19,8 +20,6 @@ from kaffee.model.statespace import StateSpaceModel
 from kaffee.systems.simulation import simulate
 from kaffee.systems.system import System
 
-NAN = float("nan")
-
 
 @dataclass(frozen=True)
 class Protocol:
@@ -29,16 +28,13 @@ class Protocol:
     Attributes:
         horizon: Forecast steps H = floor(0.25 / (lambda_1 dt)).
         spectrum_horizons: Forecast steps of the skill spectrum: 0.13, 0.27, 0.60, 1.00 Lyapunov times (D.1).
-        num_members: Of an ensemble.
-        num_starts: Forecast starts of the NLL, evenly spaced over `forecast_span` steps of the test data.
-        num_crps_starts: Of the CRPS.
+        num_starts, num_crps_starts: Forecasts of NLL and CRPS, evenly spaced over `forecast_span` test steps.
         num_extra_starts: Of the additional columns from embedded observations, where 100 starts are too few (see
             docs/decisions.md); filtered beliefs start at `num_starts` of them.
         warm_up: Filter steps before G_tan and before a forecast from a filtered belief.
         grounding_steps: Steps pooled in G_tan.
         gates: Whose slopes transport the covariance that G_tan sees.
         rollout_steps, transient: Of free runs.
-        num_exponents: Lyapunov exponents computed of a surrogate, at most all it has.
         mixture_samples: Monte Carlo draws of D_stsp.
         num_divergence_starts: Free runs that are only watched for divergence.
     """
@@ -86,13 +82,9 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Reference:
-    """A system with training data and everything known about the truth, in data units.
+    """A system with noisy training data and everything known about the truth, in data units.
 
-    Attributes:
-        train: Noisy training observations.
-        scaler: Mean and spread of the training data.
-        test_states, test_observations: The continuation of the same trajectory.
-        clean: A noise-free trajectory, after a transient.
+    Test data continue the trajectory of the training data; `clean` is a noise-free one, after a transient.
     """
 
     system: System
@@ -108,7 +100,7 @@ class Reference:
             if len(bad):
                 raise ConfigError(
                     f"reference.{name} has non-finite values in {len(bad)} rows, the first is {bad[0]}; "
-                    f"a truth to compare with has no gaps."
+                    "a truth to compare with has no gaps."
                 )
 
     @cached_property
@@ -146,8 +138,7 @@ def simulate_reference(
 ) -> Reference:
     """Simulate training data, test data and the clean reference of a system.
 
-    Args:
-        scaler: Standardise by the clean training states (appendix C.3), or by the noisy observations (appendix C.5).
+    Standardise by the clean training states (appendix C.3), or by the noisy observations (appendix C.5).
     """
     longest = max(protocol.all_horizons)
     num_test = max(
@@ -163,19 +154,16 @@ def simulate_reference(
         observation_noise=observation_noise,
         num_train_steps=num_train_steps,
     )
-    states, observations = simulation.states, simulation.observations
-    if scaler == "states":
-        known = Scaler(states[:num_train_steps].mean(axis=0), states[:num_train_steps].std(axis=0))
-    else:
-        known = context_scaler(observations[:num_train_steps])
-    clean = simulate(system, protocol.transient + protocol.rollout_steps, seed=seed).states[protocol.transient :]
+    states, test_states = np.split(simulation.states, [num_train_steps])
+    observations, test_observations = np.split(simulation.observations, [num_train_steps])
+    by_states = scaler == "states"
     return Reference(
         system=system,
-        train=Series.from_arrays(observations[:num_train_steps], times=simulation.times[:num_train_steps]),
-        scaler=known,
-        test_states=states[num_train_steps:],
-        test_observations=observations[num_train_steps:],
-        clean=clean,
+        train=Series.from_arrays(observations, times=simulation.times[:num_train_steps]),
+        scaler=Scaler(states.mean(axis=0), states.std(axis=0)) if by_states else context_scaler(observations),
+        test_states=test_states,
+        test_observations=test_observations,
+        clean=simulate(system, protocol.transient + protocol.rollout_steps, seed=seed).states[protocol.transient :],
     )
 
 
@@ -204,9 +192,7 @@ def measure_fidelity(
 
     Shell on: starts at a noisy observation, generates noisy observations, is compared with noisy observations.
     Shell off: starts at a clean state, is compared with the clean trajectory.
-
-    Args:
-        h_reference: The true h; None: without Lyapunov exponents.
+    `h_reference` is the true h; None: without Lyapunov exponents.
     """
     origins = reference.scaler.transform(reference.test_observations if stochastic else reference.clean)
     # With the shell on, the post-burn window of the held-out data.
@@ -220,11 +206,11 @@ def measure_fidelity(
 
     compared = run(origins[:1], protocol.rollout_steps, protocol.transient)
     watched = run(origins[evenly(len(origins), protocol.num_divergence_starts)], 0, protocol.rollout_steps)
-    diverged_at, h, exponents, distances = int(compared.diverged_at[0]), NAN, [], (NAN, NAN)
+    diverged_at, h, exponents, (d_stsp, d_h) = int(compared.diverged_at[0]), nan, [], (nan, nan)
     if not diverged_at:
-        distances = compared.distances[0][:2]
+        d_stsp, d_h = compared.distances[0][:2]
         if h_reference is not None:
             spectrum = compared.measure_exponents(protocol.num_exponents, dt=reference.system.dt)[0]
             h, exponents = spectrum.sum_positive, spectrum.exponents.tolist()
-    dh = NAN if h_reference is None else abs(h - h_reference)
-    return Fidelity(distances[0], dh, distances[1], h, exponents, diverged_at, watched.num_diverged)
+    dh = nan if h_reference is None else abs(h - h_reference)
+    return Fidelity(d_stsp, dh, d_h, h, exponents, diverged_at, watched.num_diverged)

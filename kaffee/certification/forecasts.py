@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from math import nan
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 
 from kaffee.certification.innovations import FilterPass, Starts
@@ -35,13 +38,13 @@ FAN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 FAN_HISTORY, FAN_COLUMNS = 50, 3
 
 Recordings = Sequence[Float[np.ndarray, "T N"]]
+Moments = Float[np.ndarray, "S H N"]
+Entries = Float[np.ndarray, "S N"]
+Mask = Bool[np.ndarray, "S N"]
 
 
 def default_horizons(train: Series, test: Series) -> tuple[int, ...]:
-    """Choose horizons from 1 step, evenly in their logarithm, to two decorrelation times or `SHORTEST_REACH`.
-
-    Bounded by the held-out recordings.
-    """
+    """Choose horizons up to two decorrelation times or `SHORTEST_REACH`, as far as held-out recordings allow."""
     reach = max(2.0 * train.decorrelation_time, SHORTEST_REACH)
     longest = max(1.0, min(reach, MAX_SHARE * max(test.lengths)))
     return tuple(sorted({round(h) for h in np.geomspace(1.0, longest, NUM_HORIZONS)}))
@@ -50,8 +53,8 @@ def default_horizons(train: Series, test: Series) -> tuple[int, ...]:
 class Forecast(NamedTuple):
     """Gaussian forecasts of readings, noise included, in standardised units: starts x horizons x coordinates."""
 
-    mean: Float[np.ndarray, "S H N"]
-    std: Float[np.ndarray, "S H N"]
+    mean: Moments
+    std: Moments
 
 
 def _climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
@@ -63,11 +66,7 @@ def _climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> 
 
 
 def _structure_function(train: Recordings, lag: int) -> Float[np.ndarray, " N"]:
-    """Return the mean over t of (x_{t+lag} - x_t)^2 for every coordinate; NaN without a pair.
-
-    >>> _structure_function([np.array([[0.0], [1.0], [3.0]])], 1)
-    array([2.5])
-    """
+    """Return the mean over t of (x_{t+lag} - x_t)^2 for every coordinate; NaN without a pair."""
     differences = [(x[lag:] - x[: len(x) - lag]) ** 2 for x in train if len(x) > lag]
     stacked = np.concatenate(differences) if differences else np.zeros((0, train[0].shape[1]))
     count = (~np.isnan(stacked)).sum(axis=0)
@@ -75,11 +74,7 @@ def _structure_function(train: Recordings, lag: int) -> Float[np.ndarray, " N"]:
 
 
 def _reading_ages(values: Float[np.ndarray, "T N"]) -> Int[np.ndarray, "T N"]:
-    """Count the rows since each coordinate was last read, 0 if in this row; -1 before its first reading.
-
-    >>> _reading_ages(np.array([[np.nan], [1.0], [np.nan], [2.0]])).ravel().tolist()
-    [-1, 0, 1, 0]
-    """
+    """Count the rows since each coordinate was last read, 0 if in this row; -1 before its first reading."""
     row = np.arange(len(values))[:, None]
     last = np.maximum.accumulate(np.where(np.isnan(values), -1, row), axis=0)
     return np.where(last >= 0, row - last, -1)
@@ -87,36 +82,25 @@ def _reading_ages(values: Float[np.ndarray, "T N"]) -> Int[np.ndarray, "T N"]:
 
 def hold_readings(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
     """Fill gaps by the last reading before, 0 if there is none."""
-    age = _reading_ages(values)
-    rows = np.arange(len(values))[:, None] - np.maximum(age, 0)
-    return np.where(age < 0, 0.0, np.take_along_axis(values, rows, axis=0))
+    return pd.DataFrame(values).ffill().fillna(0.0).to_numpy()
 
 
 def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
     """Forecast N(last reading, D(h + age)), D the training data's mean squared difference over that many steps.
 
-    `age` is how long ago that reading was. Climatology where nothing was read yet, or where the training data have no
-    pair of readings so far apart.
+    Climatology where nothing was read yet, or where the training data have no pair of readings so far apart.
     """
     mean, std = (values.copy() for values in _climatology(train, starts, horizons))
     age = starts.ahead(tuple(_reading_ages(values) for values in test), 0)
     last = starts.ahead(tuple(hold_readings(values) for values in test), 0)
-    variances: dict[int, np.ndarray] = {}
+    structure = cache(partial(_structure_function, train))
     for i, h in enumerate(horizons):
-        for lag in (np.unique(age[age >= 0]).astype(int) + h).tolist():
-            if lag not in variances:
-                variances[lag] = _structure_function(train, lag)
-            known = (age + h == lag) & (age >= 0) & (variances[lag] > 0)
+        for old in np.unique(age[age >= 0]).astype(int).tolist():
+            variance = structure(old + h)
+            known = (age == old) & (variance > 0)
             mean[:, i][known] = last[known]
-            std[:, i][known] = np.sqrt(np.broadcast_to(variances[lag], known.shape)[known])
+            std[:, i][known] = np.sqrt(np.broadcast_to(variance, known.shape)[known])
     return Forecast(mean, std)
-
-
-class Ahead(NamedTuple):
-    """Moments of the signal B z after 0..H steps without observations, in standardised units."""
-
-    mean: Float[np.ndarray, "S H N"]
-    variance: Float[np.ndarray, "S H N"]
 
 
 @eqx.filter_jit
@@ -132,20 +116,22 @@ def _carry_ahead(model: StateSpaceModel, recursion: Recursion, beliefs: Belief, 
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), moments(beliefs), later)
 
 
-def carry_ahead(run: FilterPass, num_steps: int, recursion: Recursion | None = None) -> Ahead:
+def carry_ahead(run: FilterPass, num_steps: int, recursion: Recursion | None = None) -> tuple[Moments, Moments]:
     """Apply z' = F(z), P' = J P J' + Gamma `num_steps` times to the beliefs at the starts of a filter pass.
 
-    Index 0 is the filtered belief itself. `recursion` is another one than the filter's own.
+    Returns mean and variance of the signal B z, standardised; index 0 is the filtered belief itself. `recursion` is
+    another one than the filter's own.
     """
-    moments = _carry_ahead(run.reconstruction.model, recursion or run.recursion, run.beliefs, num_steps)
-    return Ahead(*(np.asarray(a, np.float64).swapaxes(0, 1) for a in moments))
+    whole = run.reconstruction
+    mean, variance = _carry_ahead(whole.model, recursion or whole.filter, run.beliefs, num_steps)
+    return np.asarray(mean, np.float64).swapaxes(0, 1), np.asarray(variance, np.float64).swapaxes(0, 1)
 
 
 def _gaussian_forecast(run: FilterPass, horizons: Sequence[int]) -> Forecast:
     """Forecast readings at `horizons` by the covariance recursion; exact for a linear core, and for any at one step."""
-    ahead, chosen = carry_ahead(run, max(horizons)), list(horizons)
+    (mean, variance), chosen = carry_ahead(run, max(horizons)), list(horizons)
     noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
-    return Forecast(ahead.mean[:, chosen], np.sqrt(ahead.variance[:, chosen] + noise))
+    return Forecast(mean[:, chosen], np.sqrt(variance[:, chosen] + noise))
 
 
 def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *, seed: int) -> tuple[Forecast, int]:
@@ -190,12 +176,9 @@ class Score(NamedTuple):
 
 
 class Skill(NamedTuple):
-    """How much better than a baseline: mean of NLL(baseline) - NLL(surrogate), in nats per entry.
+    """How much better than the best baseline: mean of NLL(baseline) - NLL(surrogate), in nats per entry.
 
-    Attributes:
-        baseline: The best one at this horizon.
-        gain: Above 0: the surrogate is better.
-        error: Standard error from `num_blocks` blocks of time, since errors of neighbouring starts are not independent.
+    `error` is its standard error from `num_blocks` blocks of time: errors of neighbouring starts are not independent.
     """
 
     baseline: str
@@ -211,9 +194,7 @@ class Scores:
     Attributes:
         horizons, times: In steps, and in units of time.
         methods: Scores at every horizon; "surrogate" and the baselines.
-        skill: Against the best baseline at every horizon.
-        members: Of the surrogate's ensembles, beyond one step.
-        diverged_members: How many of them left the attractor before the longest horizon, of members x starts.
+        diverged_members: How many left the attractor before the longest horizon, of members x starts.
     """
 
     horizons: tuple[int, ...]
@@ -225,16 +206,9 @@ class Scores:
     diverged_members: int
 
 
-def _score_gaussian(
-    y: Float[np.ndarray, "S N"],
-    mean: Float[np.ndarray, "S N"],
-    std: Float[np.ndarray, "S N"],
-    mask: Bool[np.ndarray, "S N"],
-    scale: Float[np.ndarray, " N"],
-) -> Score:
+def _score_gaussian(y: Entries, mean: Entries, std: Entries, mask: Mask, scale: Float[np.ndarray, " N"]) -> Score:
     """Score Gaussian forecasts of y, all in standardised units; NaN if one of them is not finite."""
     if not mask.any():
-        nan = float("nan")
         return Score(nan, nan, nan, nan, nan, nan, nan, 0)
     units = np.broadcast_to(scale, y.shape)[mask]
     y, mean, std = y[mask], mean[mask], np.maximum(std[mask], STD_FLOOR)
@@ -246,34 +220,23 @@ def _score_gaussian(
         nll_standard=float(np.mean(nll)),
         crps_standard=float(np.mean(crps)),
         rmse_standard=float(np.sqrt(np.mean(squares))),
-        coverage_90=coverage(y - mean, std, 0.9) if np.isfinite(squares + std).all() else float("nan"),
+        coverage_90=coverage(y - mean, std, 0.9) if np.isfinite(squares + std).all() else nan,
         num_entries=int(mask.sum()),
     )
 
 
-def block_mean(values: Float[np.ndarray, "S N"], mask: Bool[np.ndarray, "S N"]) -> tuple[float, float, int]:
+def block_mean(values: Entries, mask: Mask) -> tuple[float, float, int]:
     """Return the mean over entries, its standard error from blocks of neighbouring starts, and the number of blocks."""
     filled = np.where(mask, values, 0.0)
     rows = np.flatnonzero(mask.any(axis=1))
     if not len(rows):
-        return float("nan"), float("nan"), 0
+        return nan, nan, 0
     blocks = np.array_split(rows, min(NUM_BLOCKS, len(rows)))
     means = np.array([filled[block].sum() / mask[block].sum() for block in blocks])
     # A diverged forecast has an infinite score, and no error of it.
     with np.errstate(invalid="ignore"):
-        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) >= MIN_BLOCKS else float("nan")
+        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) >= MIN_BLOCKS else nan
     return float(filled.sum() / mask.sum()), error, len(means)
-
-
-def _measure_skill(
-    y: Float[np.ndarray, "S N"], forecasts: dict[str, tuple[np.ndarray, np.ndarray]], mask: Bool[np.ndarray, "S N"]
-) -> Skill:
-    """Compare the surrogate with the baseline that has the lowest NLL on these entries."""
-    clean = np.where(mask, y, 0.0)
-    nlls = {m: gaussian_nll(clean, mean, np.maximum(std, STD_FLOOR)) for m, (mean, std) in forecasts.items()}
-    own = nlls.pop(SURROGATE)
-    best = min(nlls, key=lambda m: float(np.sum(nlls[m][mask])))
-    return Skill(best, *block_mean(nlls[best] - own, mask))
 
 
 def score_forecasts(
@@ -283,14 +246,10 @@ def score_forecasts(
 
     Every forecast enters as a normal distribution. The surrogate's is its filter's at one step, and beyond has the
     moments of an ensemble drawn from the filtered belief (a sample of K members costs about 1/K nats, 0.005 for 200).
-
-    Args:
-        run: The surrogate's filter; its starts are everyone's.
-        linear: The linear baseline's, at the same starts; None: without it.
-        train: Standardised training recordings.
+    `run` and `linear` are filter passes of the surrogate and of the linear baseline with the same starts; `train` is
+    standardised.
     """
-    horizons = tuple(sorted(set(horizons)))
-    starts = run.starts
+    horizons, starts = tuple(sorted(set(horizons))), run.starts
     own, diverged = _ensemble_forecast(run, horizons, members, seed=seed)
     if horizons[0] == 1:
         first = _gaussian_forecast(run, (1,))
@@ -309,10 +268,14 @@ def score_forecasts(
         mask = ~np.isnan(y)
         if h == 1 and not mask.any():
             raise DataError(f"{run.series.label}: no start is followed by a reading, so nothing can be scored.")
-        at_h = {name: (f.mean[:, i], f.std[:, i]) for name, f in forecasts.items()}
-        for name, moments in at_h.items():
-            methods[name].append(_score_gaussian(y, *moments, mask, run.reconstruction.scaler.scale))
-        skill.append(_measure_skill(y, at_h, mask))
+        nlls = {}
+        for name, (mean, std) in forecasts.items():
+            methods[name].append(_score_gaussian(y, mean[:, i], std[:, i], mask, run.reconstruction.scaler.scale))
+            nlls[name] = gaussian_nll(np.where(mask, y, 0.0), mean[:, i], np.maximum(std[:, i], STD_FLOOR))
+        surrogate = nlls.pop(SURROGATE)
+        totals = {name: float(np.sum(nll[mask])) for name, nll in nlls.items()}
+        best = min(totals, key=totals.__getitem__)
+        skill.append(Skill(best, *block_mean(nlls[best] - surrogate, mask)))
     times = tuple(h * run.reconstruction.dt for h in horizons)
     return Scores(horizons, times, methods, skill, len(starts.rows), members, diverged)
 
@@ -322,11 +285,8 @@ class Fan:
     """One forecast from a filtered belief, in data units; row numbers count from where it starts.
 
     Attributes:
-        columns: Coordinates that are shown.
-        recording, row: Of the held-out data, where it starts.
-        history, truth: Readings up to and including that row, and after it; NaN where missing.
+        history, truth: Readings up to and including the row of the recording where it starts, and after it.
         levels, quantiles: Of future readings, noise included.
-        dt: Time of one row.
     """
 
     columns: tuple[str, ...]
@@ -340,15 +300,12 @@ class Fan:
 
 
 def forecast_fan(run: FilterPass, num_steps: int, members: int, *, seed: int) -> Fan | None:
-    """Forecast from the middle one of the starts with `num_steps` rows after them; None if there is none.
-
-    The middle one, so that it is not chosen for its looks.
-    """
+    """Forecast from the middle one of the starts with `num_steps` rows after them; None if there is none."""
     starts, series, reconstruction = run.starts, run.series, run.reconstruction
-    lengths = np.array(series.lengths)[starts.recordings]
-    candidates = np.flatnonzero(starts.rows + num_steps < lengths)
+    candidates = np.flatnonzero(starts.rows + num_steps < np.array(series.lengths)[starts.recordings])
     if not len(candidates):
         return None
+    # The middle one, so that it is not chosen for its looks.
     s = int(candidates[len(candidates) // 2])
     r, t = int(starts.recordings[s]), int(starts.rows[s])
     belief = Belief(run.beliefs.mean[s : s + 1], run.beliefs.covariance[s : s + 1])

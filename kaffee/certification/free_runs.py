@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Any, NamedTuple
 
 import jax
@@ -9,12 +10,12 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.checkpoint.reconstruction import Reconstruction
-from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, longest_stretch, pieces, stretches
+from kaffee.data.gaps import complete_rows, constant_columns, evenly, longest_stretch, pieces, stretches
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free_runs
 from kaffee.filtering.rollout import core_key_of
-from kaffee.metrics.attractors import AttractorDistances, measure_distances
+from kaffee.metrics.attractors import AttractorDistances
 from kaffee.metrics.spectra import power_spectrum
 
 MIN_ROWS, MAX_ROWS = 200, 10_000
@@ -28,23 +29,6 @@ NUM_EXPONENTS = 10
 LYAPUNOV_STEPS, LYAPUNOV_RUNS = 2_500, 8
 # Of the arrays that are kept for figures.
 MAX_SHOWN, MAX_POINTS, MAX_FREQUENCIES = 6, 3_000, 400
-NAN = float("nan")
-
-
-def compare_attractors(
-    reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"], *, least: int = 4
-) -> AttractorDistances:
-    """Compare two trajectories in common units, by the paper's estimators in units of the reference's spread.
-
-    Rows of the reference with missing values are left out; a spectrum needs all of them, so D_H is then NaN. Both are
-    NaN if the reference has a constant coordinate or fewer than `least` complete rows.
-    """
-    rows = complete(reference)
-    if len(rows) < max(least, 4) or constant_columns(rows).any():
-        return AttractorDistances(NAN, NAN, "histogram" if reference.shape[1] <= 3 else "mixture")
-    mean, std = rows.mean(axis=0), rows.std(axis=0)
-    scaled = [(generated - mean) / std]
-    return measure_distances((rows - mean) / std, scaled, spectra=len(rows) == len(reference))[0]
 
 
 def run_freely(
@@ -76,8 +60,7 @@ class RunSummary(NamedTuple):
     Attributes:
         typical: Median distances of the runs that did not diverge; NaN if all did.
         lowest, highest: D_stsp of the best and of the worst of them.
-        diverged: Number of runs that left the attractor.
-        first: The earliest step at which one did; 0: none.
+        first: The earliest step at which one diverged; 0: none.
         trapped: Number of runs that stay in a part of the attractor, or at rest (`kaffee.metrics.attractors`).
     """
 
@@ -106,22 +89,18 @@ class Agreement:
 
     Attributes:
         num_rows: Rows of the held-out recording, and of the end of every run that is compared with it.
-        runs, steps: Of every model, from as many held-out rows.
         columns: Coordinates that vary in the recording, over which everything is compared.
         core, stochastic: The surrogate with the shell off and on; of the prior, if there is one, the next two.
-        linear: The linear model with its noise, if there is one.
         floor: Training pieces of the same length against the held-out recording: medians. A perfect model gets this.
         floor_highest: The largest of these, and `num_pieces`, how many there are.
         at_rest: A run that rests at the mean of the data: what a collapsed core gets.
         exponents: None if all runs of the core diverged.
         shown: Coordinates of what follows, which is for figures.
-        drawn: Rows of the data, of the truth and of typical runs of the core, of the stochastic model and of the
-            prior's core, in data units; without models of which all runs diverged.
+        drawn: Rows of data, truth, and typical runs of core, stochastic model and prior's core that did not diverge.
         frequencies: In cycles per unit of time.
         spectra: Power spectra of the same at these frequencies, normalised to a sum of 1 over all; none where the data
             have too many gaps for one, and then every D_H is NaN.
         truth: Noise-free pieces of the true system's trajectory, where it is known: what a perfect core gets.
-        prior_exponents: Those of the prior's core.
     """
 
     num_rows: int
@@ -168,56 +147,53 @@ def agreement(
         runs, steps: How many, from held-out rows at equal distances, and how long at least.
     """
     target, floors, drawn = _build_target(train, test)
-    rows, varying = target.rows, target.columns
-    end = max(len(rows), MIN_KEPT)
+    rows, count = target.rows, len(target.rows)
+    end = max(count, MIN_KEPT)
     steps = max(steps, TRANSIENT + end)
-
-    starts = rows[evenly(len(rows), runs)]
-
-    def run(which: Reconstruction, noise: int | None) -> FreeRunEvaluation:
-        return run_freely(which, starts, target, end, transient=steps - end, seed=noise)
-
-    core, stochastic = run(reconstruction, None), run(reconstruction, seed)
-    before = None if prior is None else run(prior, None)
-    ideal = None if truth is None or len(truth) < len(rows) else truth
-    ideal_pieces = [] if ideal is None else [ideal[i : i + len(rows)] for i in range(0, len(ideal), len(rows))]
-    ideal_distances = target.measure([piece for piece in ideal_pieces if len(piece) == len(rows)])
-    columns = np.flatnonzero(varying)[:MAX_SHOWN]
-    typical = {"prior": before, "core": core, "stochastic": stochastic}
-    every = {"data": drawn, "truth": ideal, **{name: _typical_run(runs) for name, runs in typical.items()}}
+    starts = rows[evenly(count, runs)]
+    models = {
+        "core": (reconstruction, None),
+        "stochastic": (reconstruction, seed),
+        "prior_core": (prior, None),
+        "prior_stochastic": (prior, seed),
+        "linear": (linear, seed),
+    }
+    free: dict[str, Any] = {
+        name: None if which is None else run_freely(which, starts, target, end, transient=steps - end, seed=noise)
+        for name, (which, noise) in models.items()
+    }
+    summaries: dict[str, Any] = {name: None if run is None else summarise_runs(run) for name, run in free.items()}
+    ideal = None if truth is None or len(truth) < count else truth
+    ideal_pieces = [] if ideal is None else [ideal[i - count : i] for i in range(count, len(ideal) + 1, count)]
+    columns = np.flatnonzero(target.columns)[:MAX_SHOWN]
+    typical = {"prior": free["prior_core"], "core": free["core"], "stochastic": free["stochastic"]}
+    every = {"data": drawn, "truth": ideal, **{name: _typical_run(run) for name, run in typical.items()}}
     kept = {name: path[: len(drawn), columns] for name, path in every.items() if path is not None}
-    thin = -(-(len(rows) // 2 + 1) // MAX_FREQUENCIES)
+    thin = -(-(count // 2 + 1) // MAX_FREQUENCIES)
     return Agreement(
-        num_rows=len(rows),
+        num_rows=count,
         runs=runs,
         steps=steps,
-        columns=tuple(np.array(test.columns)[varying].tolist()),
-        core=summarise_runs(core),
-        stochastic=summarise_runs(stochastic),
-        prior_core=None if before is None else summarise_runs(before),
-        prior_stochastic=None if prior is None else summarise_runs(run(prior, seed)),
-        linear=None if linear is None else summarise_runs(run(linear, seed)),
+        columns=tuple(np.array(test.columns)[target.columns].tolist()),
+        **summaries,
         floor=_reduce(np.median, floors),
         floor_highest=_reduce(np.max, floors),
         num_pieces=len(floors),
         at_rest=target.measure([np.broadcast_to(rows.mean(axis=0), rows.shape)])[0],
-        exponents=average_exponents(core, reconstruction.dt),
+        exponents=average_exponents(free["core"], reconstruction.dt),
         shown=tuple(test.columns[j] for j in columns),
         drawn={name: path[:MAX_POINTS] for name, path in kept.items()},
-        frequencies=np.fft.rfftfreq(len(rows), reconstruction.dt)[::thin],
-        spectra={name: power_spectrum(path[: len(rows)])[::thin] for name, path in kept.items()}
-        if target.spectra
-        else {},
-        truth=_reduce(np.median, ideal_distances) if ideal_distances else None,
-        prior_exponents=None if before is None or prior is None else average_exponents(before, prior.dt),
+        frequencies=np.fft.rfftfreq(count, reconstruction.dt)[::thin],
+        spectra={name: power_spectrum(path[:count])[::thin] for name, path in kept.items() if target.spectra},
+        truth=_reduce(np.median, target.measure(ideal_pieces)) if ideal_pieces else None,
+        prior_exponents=None if prior is None else average_exponents(free["prior_core"], prior.dt),
     )
 
 
 def _build_target(train: Series, test: Series) -> tuple[Target, list[AttractorDistances], Float[np.ndarray, "R N"]]:
     """Build the target of free runs; also return how far training pieces are from it, and its rows for figures.
 
-    The target is the longest complete stretch of the held-out data; if it is too short, all complete rows, which still
-    say where a system lives.
+    It is the longest complete stretch of the held-out data or, if that is too short, all complete rows.
     """
     # No longer than the training data, so that there is a piece of the same length to compare with.
     rows = drawn = longest_stretch(test)[: min(MAX_ROWS, len(longest_stretch(train)))]
@@ -252,8 +228,8 @@ def summarise_runs(runs: FreeRunEvaluation) -> RunSummary:
     occupation = [d.d_stsp for d in runs.distances]
     return RunSummary(
         typical=_reduce(np.median, runs.distances),
-        lowest=min(occupation, default=NAN),
-        highest=max(occupation, default=NAN),
+        lowest=min(occupation, default=nan),
+        highest=max(occupation, default=nan),
         diverged=runs.num_diverged,
         first=int(min(runs.diverged_at[runs.diverged_at > 0], default=0)),
         trapped=int(runs.trapped.sum()),
@@ -261,10 +237,7 @@ def summarise_runs(runs: FreeRunEvaluation) -> RunSummary:
 
 
 def average_exponents(runs: FreeRunEvaluation, dt: float) -> Exponents | None:
-    """Average the leading exponents over some free runs; None if all diverged.
-
-    The standard errors are those of the mean over runs, so that runs that settle in different places show in them.
-    """
+    """Average the leading exponents over some free runs, with standard errors of that mean; None if all diverged."""
     spectra = runs.measure_exponents(NUM_EXPONENTS, dt=dt, max_runs=LYAPUNOV_RUNS, max_steps=LYAPUNOV_STEPS)
     if not spectra:
         return None

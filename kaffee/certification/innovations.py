@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from scipy.special import chdtrc, chdtri, ndtr, ndtri
 
 from kaffee.checkpoint.reconstruction import Reconstruction
@@ -15,10 +15,9 @@ from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.gated import Assimilation, Row, make_gate, summarise
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
-from kaffee.metrics.autocorrelation import autocorrelation, count_pairs
 from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
+from kaffee.metrics.spectra import autocorrelation, count_pairs
 from kaffee.model.statespace import StateSpaceModel
 
 WARM_UP = 20
@@ -52,13 +51,11 @@ class FilterPass:
     """A model's filter over a series, in standardised coordinates.
 
     Attributes:
-        reconstruction: Whose filter.
         series: In data units, with the model's columns.
         standard: Its recordings in standardised units, NaN where missing.
         rows: What the filter gave at every row of each recording.
         whitened: y = L^-1 v of the seen entries, Omega = L L' (`filtering.gaussian`); NaN where nothing is scored.
-        starts: Where beliefs were kept.
-        beliefs: Filtered, at those rows.
+        beliefs: Filtered, at the `starts`.
         warm_up: Rows of each recording that are not scored.
     """
 
@@ -70,18 +67,6 @@ class FilterPass:
     starts: Starts
     beliefs: Belief
     warm_up: int
-
-    @property
-    def recursion(self) -> Recursion:
-        """The filter's switches."""
-        return self.reconstruction.filter
-
-    def scored(self) -> tuple[Bool[np.ndarray, "T N"], ...]:
-        """Mark the entries of every recording that were predicted and read, after the warm-up."""
-        masks = tuple(np.asarray(row.accepted) & ~np.asarray(row.restarted)[:, None] for row in self.rows)
-        for mask in masks:
-            mask[: self.warm_up] = False
-        return masks
 
 
 def warm_up_of(series: Series) -> int:
@@ -111,8 +96,7 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
     """Filter a series whose columns are the model's, and keep the beliefs at `starts`.
 
     Where only part of a row was read, the part is whitened by the Cholesky factor of its own block of Omega: under the
-    model these numbers are independent and standard normal for every pattern of gaps, which v_i / sqrt(Omega_ii) are
-    not.
+    model these numbers are independent and standard normal for every pattern of gaps.
     """
     model = reconstruction.model
     standard = series.standardised(reconstruction.scaler)
@@ -136,7 +120,7 @@ class Whiteness:
     """Autocorrelations of the whitened innovations, coordinate by coordinate.
 
     Attributes:
-        autocorrelations: At lags 1..K of each coordinate; NaN where there are too few pairs of rows.
+        autocorrelations: NaN where there are too few pairs of rows.
         bands: Half-widths of the 95 % band of white noise.
         chance: Limits by the number of pairs of rows; if all is white, all are kept with probability 99 %.
         ljung_box: Q of each coordinate, chi-square with as many degrees of freedom as it has lags if all is white.
@@ -158,15 +142,15 @@ class Whiteness:
     outside: float
 
 
-def _whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = NUM_LAGS) -> Whiteness | None:
+def _whiteness(recordings: Sequence[Float[np.ndarray, "T N"]]) -> Whiteness | None:
     """Measure how white sequences are (NaN where there is no value); None if they are too short to tell.
 
     Q = sum_k n_k r_k^2, which is Ljung and Box's n (n + 2) r_k^2 / (n - k) up to terms of order 1 / n and holds with
     gaps, where n_k pairs are seen; pairs across a gap count too, since innovations stay independent over it. The mean
     is taken out first: a bias is another fault, and reported as such.
     """
-    pairs = count_pairs(recordings, num_lags)[1:]
-    r = np.where(pairs >= MIN_PAIRS, autocorrelation(recordings, num_lags)[1:], np.nan)
+    pairs = count_pairs(recordings, NUM_LAGS)[1:]
+    r = np.where(pairs >= MIN_PAIRS, autocorrelation(recordings, NUM_LAGS)[1:], np.nan)
     usable = np.isfinite(r)
     if not usable.any():
         return None
@@ -176,7 +160,7 @@ def _whiteness(recordings: Sequence[Float[np.ndarray, "T N"]], num_lags: int = N
     Q = np.where(degrees > 0, np.nansum((r / error) ** 2, axis=0), np.nan)
     lag, coordinate = np.unravel_index(np.nanargmax(np.abs(r)), r.shape)
     return Whiteness(
-        lags=list(range(1, num_lags + 1)),
+        lags=list(range(1, NUM_LAGS + 1)),
         autocorrelations=r,
         bands=bands,
         chance=normal_limit(int(usable.sum())) * error,
@@ -199,14 +183,11 @@ class Residuals:
         num_restarts: How often the filter lost its belief and started again.
         nll, nll_standard: -log p per entry given the past, in data units and in standardised ones.
         bias, bias_errors: Mean of v_i / sqrt(Omega_ii) of each coordinate, and its standard error if they are white.
-        nis: Mean of v' Omega^-1 v per entry, 1 for a calibrated filter; above: bands too narrow.
-        nis_band: Where it lies with probability 95 % if calibrated: quantiles of chi-square / degrees of freedom.
+        nis, nis_band: Mean of v' Omega^-1 v per entry, and where it lies with probability 95 % if calibrated, around 1.
         nis_each: Mean of v_i^2 / Omega_ii.
-        pit: Histogram density of Phi(v_i / sqrt(Omega_ii)) over `NUM_BINS` equal bins; 1 everywhere if calibrated.
-        ks: Kolmogorov-Smirnov distance of these from uniform.
+        pit, ks: Histogram density of Phi(v_i / sqrt(Omega_ii)) over equal bins, and its distance from uniform.
         coverage, coverage_each: Share of entries inside their central band, by level, and at `JUDGED`.
         curve_levels, curve: The same at many levels: the reliability curve.
-        whiteness: None if recordings are too short.
     """
 
     columns: tuple[str, ...]
@@ -235,11 +216,12 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
     """Check the innovations of a filter pass.
 
     Marginal innovations v_i / sqrt(Omega_ii) give bias, PIT and coverage, since these are the bands that a user sees;
-    jointly whitened ones give NIS and autocorrelations, since these are independent under the model. With fewer than
-    `least` entries there is no result.
+    jointly whitened ones give NIS and autocorrelations, since these are independent under the model.
     """
-    scored = run.scored()
-    scale = run.reconstruction.scaler.scale
+    # Entries that were predicted and read, after the warm-up.
+    scored = [np.asarray(row.accepted) & ~np.asarray(row.restarted)[:, None] for row in run.rows]
+    for mask in scored:
+        mask[: run.warm_up] = False
     total = sum(int(mask.sum()) for mask in scored)
     if total < least:
         raise DataError(
@@ -255,22 +237,22 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
         nll += float(np.sum(row.nll[rows], dtype=np.float64))
     u = np.concatenate(standardised)
     seen = ~np.isnan(u)
-    each = [u[seen[:, j], j] for j in range(u.shape[1])]
-    pooled = u[seen]
-    counts = seen.sum(axis=0)
+    each = [column[~np.isnan(column)] for column in u.T]
+    pooled, counts = u[seen], seen.sum(axis=0)
 
     def of_each(measure: Callable[[np.ndarray], float]) -> Float[np.ndarray, " N"]:
         return np.array([measure(values) if len(values) else np.nan for values in each])
 
-    white = [np.where(mask, y, np.nan) for y, mask in zip(run.whitened, scored, strict=True)]
-    ones = np.ones_like(pooled)
+    def cover(values: np.ndarray, level: float) -> float:
+        return coverage(values, np.ones_like(values), level)
+
     return Residuals(
         columns=run.series.columns,
         num_entries=total,
         counts=counts,
         num_independent=float(total**2 / np.sum(seen.sum(axis=1) ** 2)),
         num_restarts=sum(int(np.asarray(row.restarted)[1:].sum()) for row in run.rows),
-        nll=nll / total + float(np.log(scale) @ counts) / total,
+        nll=nll / total + float(np.log(run.reconstruction.scaler.scale) @ counts) / total,
         nll_standard=nll / total,
         bias=of_each(np.mean),
         bias_errors=of_each(lambda values: len(values) ** -0.5),
@@ -280,9 +262,9 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
         pit=np.histogram(ndtr(pooled), bins=NUM_BINS, range=(0.0, 1.0))[0] * NUM_BINS / total,
         ks=ks_distance(ndtr(pooled)),
         ks_each=of_each(lambda values: ks_distance(ndtr(values))),
-        coverage={f"{level:g}": coverage(pooled, ones, level) for level in LEVELS},
-        coverage_each=of_each(lambda values: coverage(values, np.ones_like(values), JUDGED)),
+        coverage={f"{level:g}": cover(pooled, level) for level in LEVELS},
+        coverage_each=of_each(lambda values: cover(values, JUDGED)),
         curve_levels=CURVE,
-        curve=[coverage(pooled, ones, level) for level in CURVE],
-        whiteness=_whiteness(white),
+        curve=[cover(pooled, level) for level in CURVE],
+        whiteness=_whiteness([np.where(mask, y, np.nan) for y, mask in zip(run.whitened, scored, strict=True)]),
     )

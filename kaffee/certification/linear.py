@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Float
 
 from kaffee.certification.forecasts import hold_readings
@@ -72,16 +73,13 @@ class _Regression(NamedTuple):
 
     def predict(self, x: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
         """Predict every row from those before it; before the first row there is the first row."""
-        before = np.concatenate([np.repeat(x[:1], len(self.A), axis=0), x])
-        lags = (before[len(self.A) - k : len(before) - k] for k in range(1, len(self.A) + 1))
-        return self.c + sum(lag @ A_k.T for lag, A_k in zip(lags, self.A, strict=True))
+        order = len(self.A)
+        before = np.concatenate([np.repeat(x[:1], order, axis=0), x])
+        return self.c + sum(before[order - k : len(before) - k] @ A_k.T for k, A_k in enumerate(self.A, 1))
 
 
 def _sum_products(recordings: Recordings, order: int) -> tuple[int, Float[np.ndarray, "K K"]]:
-    """Count the rows of complete recordings, and sum products of (x_{t-1}, ..., x_{t-p}, 1, x_t) over them.
-
-    Recordings that are not longer than `order` have no part.
-    """
+    """Count the rows of complete recordings after the first p, and sum products of (x_{t-1}, ..., x_{t-p}, 1, x_t)."""
     N = recordings[0].shape[1]
     rows, products = 0, np.zeros((order * N + 1 + N,) * 2)
     for x in recordings:
@@ -122,17 +120,15 @@ def _one_step_nll(regression: _Regression, series: Series, part: Series) -> floa
     pairs = zip(series.recordings, part.recordings, strict=True)
     terms = [gaussian_nll(x, regression.predict(hold_readings(x)), std)[len(before) :] for x, before in pairs]
     each = np.concatenate(terms)
-    seen = ~np.isnan(each)
-    return float(each[seen].mean()) if seen.any() else 0.0
+    seen = each[~np.isnan(each)]
+    return float(seen.mean()) if len(seen) else 0.0
 
 
 def _possible_orders(series: Series) -> list[int]:
     """List the orders with enough rows for their coefficients and a moderate latent size; 1 always."""
-    N = series.num_coordinates
-
-    rows = {order: sum(max(length - order, 0) for length in series.lengths) for order in ORDERS}
-    enough = [order for order in ORDERS if rows[order] >= ROWS_PER_COEFFICIENT * (order * N + 1)]
-    return [1, *(order for order in enough if 1 < order <= MOST_LATENT / N)]
+    N, lengths = series.num_coordinates, np.array(series.lengths)
+    rows = {order: np.maximum(lengths - order, 0).sum() for order in ORDERS if 1 < order <= MOST_LATENT / N}
+    return [1, *(order for order in rows if rows[order] >= ROWS_PER_COEFFICIENT * (order * N + 1))]
 
 
 def _choose_orders(series: Series, part: Series) -> list[Choice]:
@@ -153,12 +149,7 @@ def _choose_orders(series: Series, part: Series) -> list[Choice]:
 
 def _interpolate(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
     """Fill gaps by straight lines, ends by the nearest reading, columns without any by 0."""
-    filled, t = np.zeros_like(values), np.arange(len(values))
-    for j, column in enumerate(values.T):
-        seen = ~np.isnan(column)
-        if seen.any():
-            filled[:, j] = np.interp(t, t[seen], column[seen])
-    return filled
+    return pd.DataFrame(values).interpolate(limit_direction="both").fillna(0.0).to_numpy()
 
 
 def _build_companion(regression: _Regression, process_share: float = 0.5) -> StateSpaceModel:
@@ -166,10 +157,8 @@ def _build_companion(regression: _Regression, process_share: float = 0.5) -> Sta
 
         z = (L^-1 x_t, x_{t-1}, ..., x_{t-p+1}),   x_t = [L 0 ... 0] z,   Q = u^2 L L'
 
-    So the diagonal Gamma of the shell stands for noise that is correlated between coordinates as the residuals are. The
-    lags are in the units of the data, where the least noise that a shell can hold is small.
-    `process_share` of the residuals' variance is process noise, the rest observation noise; which of them it is, the
-    likelihood decides.
+    So the diagonal Gamma of the shell stands for noise that is correlated between coordinates as the residuals are.
+    `process_share` of the residuals' variance is process noise, the rest observation noise.
     """
     A, c, Q = regression
     order, N = A.shape[:2]
@@ -195,11 +184,7 @@ def _build_companion(regression: _Regression, process_share: float = 0.5) -> Sta
 
 
 def _stabilise(model: StateSpaceModel) -> StateSpaceModel:
-    """Scale A down to a spectral radius of `STABLE` if it is larger.
-
-    Scaling the whole companion matrix by s is scaling A_k by s^k, in other units of the lags: all modes decay faster by
-    the same factor, and none is bent.
-    """
+    """Scale A down to a spectral radius of `STABLE` if it is larger; that scales every A_k by s^k and bends no mode."""
     assert isinstance(model.core, Linear)
     A = np.asarray(model.core.A, np.float64)
     radius = float(np.abs(np.linalg.eigvals(A)).max())
@@ -232,8 +217,7 @@ def _adapt_settings(order: int, model: StateSpaceModel, series: Series) -> Adapt
     burn_in = min(order + BURN_IN, steps // 2)
     schedule = SETTINGS.schedule
     affordable = schedule.num_updates * min(1.0, (CHEAP_LATENT / model.latent_dim) ** 2)
-    num_updates = int(affordable // schedule.report_every) * schedule.report_every
-    schedule = replace(schedule, num_updates=num_updates)
+    schedule = replace(schedule, num_updates=int(affordable // schedule.report_every) * schedule.report_every)
     return replace(SETTINGS, burn_in=burn_in, scored=steps - burn_in, schedule=schedule)
 
 
@@ -241,11 +225,8 @@ def fit_linear(reconstruction: Reconstruction, train: Series, *, seed: int = 0) 
     """Fit a linear state-space model of x_t and its lags, in the units and with the columns of `reconstruction`.
 
     A vector autoregression by least squares is the start; its order, its ridge, its noise, and when maximising the
-    likelihood should stop, are chosen by the last fifth of the training data, so that few rows of many coordinates do
-    no harm. Then the same is done with all rows. Gaps are interpolated for the start only; the likelihood skips them.
-
-    Args:
-        train: In data units.
+    likelihood should stop, are chosen by the last fifth of the training data (in data units), so that few rows of many
+    coordinates do no harm. Then the same is done with all rows. Gaps are interpolated for the start only.
     """
     if max(train.lengths) < MIN_ROWS:
         raise DataError(

@@ -1,25 +1,25 @@
 """Spread and error over withheld observations: where the model expects to be wrong, is it?
 
-A spread that hardly varies claims that errors are of one size everywhere. Two predictors of |error|, neither of which
-sees the errors that it predicts, put that to the test: the variance that the core's own tangents would give (only for a
-filter that does not use them), and a quadratic function of the state that a forecast starts from, fitted to other
-stretches of time. What they find is there. What they do not find may be there too: the function is smooth and sees
-little in ten coordinates or more, and sizes may vary with something unknown, such as an input.
+A spread that hardly varies claims that errors are of one size everywhere. Two predictors of |error| put that to the
+test: the variance that the core's own tangents would give (for a filter that does not use them), and a quadratic
+function of the state that a forecast starts from, fitted to other stretches of time. They may miss what is there.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.stats import rankdata
 
-from kaffee.certification.forecasts import block_mean, carry_ahead
+from kaffee.certification.forecasts import Entries, Mask, block_mean, carry_ahead
 from kaffee.certification.innovations import FilterPass, Starts
 from kaffee.errors import DataError
 from kaffee.filtering.recursion import Recursion
-from kaffee.metrics.grounding import spearman
+from kaffee.metrics.scores import spearman
 
 NUM_BINS, NUM_DRAWS, NUM_FOLDS = 10, 10, 10
 MIN_ENTRIES = 100
@@ -32,17 +32,12 @@ RIDGE = 1.0
 MAX_PRODUCTS = 8
 """Coordinates up to which products of two of them are features; beyond, squares alone."""
 
-Entries = Float[np.ndarray, "S N"]
-Mask = Bool[np.ndarray, "S N"]
-
 
 class ErrorSizePrediction(NamedTuple):
-    """How well the size of errors can be predicted.
+    """How well the size of errors can be predicted, by the best predictor.
 
-    Attributes:
-        by: The best predictor.
-        rank: Correlation of its predictions with the rank of |error|, mean over coordinates; 0 if sizes do not vary.
-        error: Its standard error, from blocks of time.
+    `rank` is the correlation of its predictions with the rank of |error|, mean over coordinates, 0 if sizes do not
+    vary; `error` its standard error, from blocks of time.
     """
 
     by: str
@@ -51,11 +46,9 @@ class ErrorSizePrediction(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Rank correlation of a prediction of spread with |error|.
+    """Rank correlation of a prediction of spread with |error|: pooled, and the mean of those within coordinates.
 
     Attributes:
-        pooled: Over coordinates and time.
-        within: Mean over coordinates of the correlation over time, which constant offsets between them cannot feign.
         pooled_ceiling, within_ceiling: What errors drawn from the predicted distributions give: |error| is noisy, so
             that even a perfect model is far from 1.
         pooled_ratio, within_ratio: Achieved over ceiling; NaN where the spread does not vary enough to tell.
@@ -73,8 +66,7 @@ class Curve(NamedTuple):
     """The spread-skill curve: equally filled bins of predicted variance, in standardised units.
 
     Attributes:
-        variance: Mean predicted variance of a bin, observation noise included.
-        squared_error: Mean squared error in it; equal for a calibrated model.
+        variance, squared_error: Means in a bin, observation noise included; equal for a calibrated model.
         slope: Of log squared error on log variance over the bins: 1 if spread means what it says, 0 if nothing.
         slope_within: The same after dividing both by the coordinate's mean variance.
     """
@@ -162,12 +154,7 @@ def _correlate_sizes(by: str, predicted: Entries, ranks: Entries, mask: Mask) ->
 def _predict_error_size(
     error: Entries, mask: Mask, starts: Starts, horizon: int, state: Entries, by_tangents: Entries | None
 ) -> ErrorSizePrediction:
-    """Predict |error| by the better of both predictors.
-
-    Args:
-        state: The filtered signal at each start.
-        by_tangents: Variances that the core's tangents would give; None if those are the model's own.
-    """
+    """Predict |error| by the better of both: the filtered signal at each start, and variances by tangents."""
     ranks, usable = _rank_sizes(error, mask), np.isfinite(state).all(axis=1)
     kept = mask & usable[:, None]
     fitted = np.zeros(ranks.shape)
@@ -184,10 +171,10 @@ def _predict_error_size(
 
 
 def _correlations(predictor: Entries, error: Entries, mask: Mask) -> tuple[float, float]:
-    each = [
-        spearman(predictor[m, j], error[m, j], tolerance=TOLERANCE) for j, m in enumerate(mask.T) if m.sum() >= NUM_BINS
-    ]
-    return spearman(predictor[mask], error[mask], tolerance=TOLERANCE), float(np.mean(each)) if each else float("nan")
+    """Correlate by rank over all entries, and within each coordinate that has enough of them."""
+    rank = partial(spearman, tolerance=TOLERANCE)
+    each = [rank(predictor[m, j], error[m, j]) for j, m in enumerate(mask.T) if m.sum() >= NUM_BINS]
+    return rank(predictor[mask], error[mask]), float(np.mean(each)) if each else nan
 
 
 def _correlate_with_error(
@@ -205,7 +192,7 @@ def _correlate_with_error(
 def _bin(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) -> tuple[np.ndarray, np.ndarray, float]:
     parts = np.array_split(np.argsort(variance, kind="stable"), NUM_BINS)
     x, y = (np.array([values[part].mean() for part in parts]) for values in (variance, squares))
-    slope = float("nan")
+    slope = nan
     if np.ptp(variance) > TOLERANCE * variance.max() and (x > 0).all() and (y > 0).all():
         log_x = np.log(x) - np.log(x).mean()
         slope = float(log_x @ np.log(y) / (log_x @ log_x))
@@ -222,21 +209,21 @@ def _spread_curve(variance: Entries, squares: Entries, mask: Mask) -> Curve:
 
 def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> SpreadGrowth:
     """Carry the beliefs at the starts ahead by the model's own recursion, and relate spread to error at `horizons`."""
-    ahead = carry_ahead(run, max(horizons))
-    own = None if run.recursion.transport else carry_ahead(run, max(horizons), Recursion()).variance
+    means, variances = carry_ahead(run, max(horizons))
+    own = None if run.reconstruction.filter.transport else carry_ahead(run, max(horizons), Recursion())[1]
     noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
     rng = np.random.default_rng(seed)
     spreads = []
     for h in horizons:
-        variance = ahead.variance[:, h] + noise
+        variance = variances[:, h] + noise
         with np.errstate(divide="ignore", invalid="ignore"):
-            growth = np.log(ahead.variance[:, h]) - np.log(ahead.variance[:, 0])
-        finite = np.isfinite(ahead.mean[:, h]) & np.isfinite(variance) & np.isfinite(growth)
+            growth = np.log(variances[:, h]) - np.log(variances[:, 0])
+        finite = np.isfinite(means[:, h]) & np.isfinite(variance) & np.isfinite(growth)
         y = run.starts.ahead(run.standard, h)
         mask = ~np.isnan(y) & finite
         if mask.sum() < MIN_ENTRIES:
             continue
-        error = np.where(mask, y - ahead.mean[:, h], 0.0)
+        error = np.where(mask, y - means[:, h], 0.0)
         variance, growth = np.where(finite, variance, 0.0), np.where(finite, growth, 0.0)
         std, by_tangents = np.sqrt(variance), None if own is None else own[:, h]
         spreads.append(
@@ -247,7 +234,7 @@ def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> Spr
                 spread=_correlate_with_error(std, std, error, mask, rng),
                 growth=_correlate_with_error(growth, std, error, mask, rng),
                 curve=_spread_curve(variance, error**2, mask),
-                foretold=_predict_error_size(error, mask, run.starts, h, ahead.mean[:, 0], by_tangents),
+                foretold=_predict_error_size(error, mask, run.starts, h, means[:, 0], by_tangents),
             )
         )
     if not spreads:

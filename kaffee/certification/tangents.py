@@ -1,14 +1,13 @@
 """A proxy for G_tan on real data: does predicted variance grow where tangents estimated from the training data say so?
 
-Tangents are those of one-step maps fitted to the training data: linear, quadratic, or local linear over analogues. The
-map that forecasts the last part of the training data best is chosen. Noise in x_t pulls the slopes of a regression on
-x_t towards zero (errors in variables); a short average around t has less of it, at the price of a bias that grows with
-the signal's curvature.
+Tangents are those of one-step maps fitted to the training data: linear, quadratic, or local linear over analogues,
+whichever forecasts the last part of them best. Noise in x_t pulls slopes towards zero (errors in variables); a short
+average around t has less of it, at the price of a bias that grows with the signal's curvature.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +17,8 @@ from kaffee.certification.forecasts import Recordings, carry_ahead
 from kaffee.certification.innovations import FilterPass
 from kaffee.data.gaps import evenly
 from kaffee.errors import DataError
-from kaffee.metrics.grounding import grounding, oracle_log_growth, spearman
+from kaffee.metrics.scores import correlate_growths, oracle_log_growth, spearman
 
-ALLOWED = ("linear", "quadratic", "local")
 RIDGE = 1e-3
 """Added to the variances of the regressors, in units of these: a thousandth, against collinearity."""
 MAX_FEATURES = 1000
@@ -42,15 +40,11 @@ TOLERANCE = 1e-5
 Points = Float[np.ndarray, "P N"]
 # Points -> the next row that is expected after each, and the derivative of that by the point.
 TangentMap = Callable[[Points], tuple[Points, Float[np.ndarray, "P N N"]]]
+MapFit = Callable[[Points, Points], TangentMap]
 
 
-@lru_cache
 def _hann(width: int) -> tuple[float, ...]:
-    """Return the weights of a Hann window of 2 width + 1 points, which sum to 1.
-
-    >>> _hann(1)
-    (0.25, 0.5, 0.25)
-    """
+    """Return the weights of a Hann window of 2 width + 1 points, which sum to 1."""
     w = np.sin(np.pi * np.arange(1, 2 * width + 2) / (2 * width + 2)) ** 2
     return tuple((w / w.sum()).round(15).tolist())
 
@@ -125,8 +119,8 @@ def _fit_local_map(now: Points, after: Points, share: float) -> TangentMap:
         return mean_after + np.einsum("pij,pj->pi", J, x - mean), J
 
     def evaluate_in_chunks(x: Points) -> tuple[Points, np.ndarray]:
-        parts = [evaluate(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        values, tangents = zip(*(evaluate(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)), strict=True)
+        return np.concatenate(values), np.concatenate(tangents)
 
     return evaluate_in_chunks
 
@@ -139,22 +133,22 @@ class Candidate(NamedTuple):
     error: float
 
 
-def _list_maps(num_coordinates: int, allowed: Sequence[str]) -> dict[str, Callable[[Points, Points], TangentMap]]:
-    """List the maps that may be tried on so many coordinates; `allowed` names linear, quadratic and local."""
-    maps = {"linear": _fit_linear_map, "quadratic": _fit_quadratic_map}
-    if (num_coordinates + 1) * (num_coordinates + 2) // 2 > MAX_FEATURES:
-        del maps["quadratic"]
-    maps |= {f"local {share:g}": partial(_fit_local_map, share=share) for share in SHARES}
-    return {name: fit for name, fit in maps.items() if name.split()[0] in allowed}
+def _list_maps(num_coordinates: int) -> dict[str, MapFit]:
+    """List the maps that may be tried on so many coordinates."""
+    maps: dict[str, MapFit] = {"linear": _fit_linear_map}
+    if (num_coordinates + 1) * (num_coordinates + 2) // 2 <= MAX_FEATURES:
+        maps["quadratic"] = _fit_quadratic_map
+    return maps | {f"local {share:g}": partial(_fit_local_map, share=share) for share in SHARES}
 
 
-def _pair_rows(recordings: Recordings, width: int) -> tuple[Points, Points]:
-    """Return smoothed rows and those after them, both complete."""
+def _pair_rows(recordings: Recordings, width: int, *, raw: bool = False) -> tuple[Points, Points]:
+    """Return smoothed rows, and the smoothed ones after them or the raw ones `width` + 1 later; all complete."""
     averages = [_smooth(values, width) for values in recordings]
-    complete = [~np.isnan(s).any(axis=1) for s in averages]
-    both = [np.flatnonzero(seen[:-1] & seen[1:]) for seen in complete]
-    now, after = ([s[rows + i] for s, rows in zip(averages, both, strict=True)] for i in (0, 1))
-    return np.concatenate(now), np.concatenate(after)
+    later, lag = (recordings, width + 1) if raw else (averages, 1)
+    now = np.concatenate([s[: max(len(s) - lag, 0)] for s in averages])
+    after = np.concatenate([values[lag:] for values in later])
+    both = ~np.isnan(now).any(axis=1) & ~np.isnan(after).any(axis=1)
+    return now[both], after[both]
 
 
 def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> float:
@@ -163,14 +157,7 @@ def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> f
     The smoothed row t - width has seen rows up to t; from there the map takes width + 1 steps. So no smoothing sees
     what it forecasts, and the error on smoothed rows, which more smoothing always lowers, decides nothing.
     """
-    origins, targets = [], []
-    for values in recordings:
-        last = max(len(values) - 1 - width, 0)
-        s, future = _smooth(values, width)[:last], values[width + 1 :][:last]
-        usable = ~np.isnan(s).any(axis=1) & ~np.isnan(future).any(axis=1)
-        origins.append(s[usable])
-        targets.append(future[usable])
-    x, y = np.concatenate(origins), np.concatenate(targets)
+    x, y = _pair_rows(recordings, width, raw=True)
     if not len(x):
         return float("inf")
     chosen = np.unique(evenly(len(x), MAX_POINTS))
@@ -182,13 +169,12 @@ def _forecast_error(fitted: TangentMap, recordings: Recordings, width: int) -> f
     return error if np.isfinite(error) else float("inf")
 
 
-def try_candidates(train: Recordings, allowed: Sequence[str]) -> list[Candidate]:
+def try_candidates(train: Recordings) -> list[Candidate]:
     """Try all maps and smoothings, best first; a map's smoothing grows until its forecasts get worse."""
-    cuts = [int((1.0 - VALIDATION) * len(values)) for values in train]
-    fit_on = [values[:cut] for values, cut in zip(train, cuts, strict=True)]
-    validate_on = [values[cut:] for values, cut in zip(train, cuts, strict=True)]
+    parts = [np.split(values, [int((1.0 - VALIDATION) * len(values))]) for values in train]
+    fit_on, validate_on = zip(*parts, strict=True)
     candidates: list[Candidate] = []
-    for name, fit in _list_maps(train[0].shape[1], allowed).items():
+    for name, fit in _list_maps(train[0].shape[1]).items():
         best = float("inf")
         for width in WIDTHS:
             now, after = _pair_rows(fit_on, width)
@@ -212,10 +198,10 @@ def _choose_candidate(candidates: list[Candidate]) -> Candidate:
 
 
 class Growths(NamedTuple):
-    """Log-growths of variance at those starts of a filter pass that are complete, with neighbours for smoothing.
+    """Log-growths of variance at the `chosen` starts of a filter pass, which are complete, with neighbours.
 
     Attributes:
-        covariance: B P_{t|t} B' at the `chosen` starts.
+        covariance: B P_{t|t} B'.
         model: log [B P_{t+1|t} B']_jj - log [B P_{t|t} B']_jj.
         proxy: log [J B P_{t|t} B' J']_jj - log [B P_{t|t} B']_jj with J from data.
     """
@@ -231,13 +217,13 @@ class TangentProxy:
     """Rank correlations of the model's variance growth with that by data-driven tangents.
 
     Attributes:
-        pooled, within: As in `kaffee.metrics.grounding.Grounding`.
+        pooled, within: As in `kaffee.metrics.scores.Grounding`.
         method: The chosen map and the half-width of its smoothing in rows, as in "quadratic, 2".
         r2: Share of the variance of validation rows that its forecasts explain.
         r2_over_linear: Share of the squared error of the best linear map that it takes away. Near 0 the data show no
             dependence of tangents on the state, and the proxy says nothing.
         reliability: Rank correlation of growths by tangents from two halves of the training data, corrected to the
-            full length (Spearman and Brown): how much is not chance. What all of the data get wrong, it does not see.
+            full length (Spearman and Brown): how much is not chance.
         num_growths: Variances that grew or shrank: rows x coordinates.
         candidates: All that were tried, best first.
     """
@@ -264,9 +250,9 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
             f"({MIN_PAIRS} pairs per coefficient are needed)."
         )
     best = _choose_candidate(candidates)
-    fit, (now, after) = _list_maps(N, ALLOWED)[best.name], _pair_rows(train, best.width)
+    fit, (now, after) = _list_maps(N)[best.name], _pair_rows(train, best.width)
     points = run.starts.ahead(tuple(_smooth(values, best.width) for values in run.standard), 0)
-    variance = carry_ahead(run, 1).variance
+    _, variance = carry_ahead(run, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         model = np.log(variance[:, 1]) - np.log(variance[:, 0])
     chosen = ~np.isnan(points).any(axis=1) & np.isfinite(model).all(axis=1)
@@ -284,11 +270,9 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
     half = len(now) // 2
     r = spearman(grow(slice(0, half)), grow(slice(half, None)))
     growths = Growths(chosen, covariance, model[chosen], grow(slice(None)))
-    ranks = grounding(growths.model, growths.proxy, tolerance=TOLERANCE)
     linear = min((c.error for c in candidates if c.name == "linear"), default=float("nan"))
     proxy = TangentProxy(
-        pooled=ranks.pooled,
-        within=ranks.within,
+        *correlate_growths(growths.model, growths.proxy, tolerance=TOLERANCE),
         method=f"{best.name}, {best.width}",
         r2=1.0 - best.error / float(np.nanvar(np.concatenate(train))),
         r2_over_linear=1.0 - best.error / linear,
@@ -301,4 +285,4 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
 
 def tangent_proxy(run: FilterPass, train: Recordings) -> TangentProxy:
     """Correlate a model's growth of variance with that by tangents from standardised training data (cf. Eq. gtan)."""
-    return measure_proxy(run, train, try_candidates(train, ALLOWED))[0]
+    return measure_proxy(run, train, try_candidates(train))[0]

@@ -95,12 +95,7 @@ class Verdict:
 
 
 class _Finding(NamedTuple):
-    """One of the numbers that a check looks at.
-
-    Attributes:
-        share: How much of what its limit allows it uses up; more than 1 does not pass.
-        place, limit: The coordinate that it belongs to, and its limit in words.
-    """
+    """One of the numbers that a check looks at; `share` is how much of its limit, given in words, it uses up."""
 
     quantity: str
     value: float
@@ -113,8 +108,7 @@ class _Finding(NamedTuple):
 def judge(parts: Mapping[str, Any], missing: Mapping[str, str], horizon: float) -> tuple[Verdict, ...]:
     """Judge the parts of a certificate by all rules; a part that is None is "unknown" for the reason in `missing`.
 
-    Args:
-        horizon: Steps ahead at which the spread is judged.
+    The spread is judged at `horizon` steps ahead.
     """
     judges: dict[str, tuple[str, Callable[[Any], Verdict]]] = {
         "calibration": ("residuals", _judge_calibration),
@@ -122,7 +116,7 @@ def judge(parts: Mapping[str, Any], missing: Mapping[str, str], horizon: float) 
         "skill": ("scores", _judge_skill),
         "spread": ("spread", lambda part: _judge_spread(part, horizon)),
         "tangents": ("tangents", _judge_tangents),
-        "stochastic run": ("agreement", _judge_stochastic_run),
+        "stochastic run": ("agreement", lambda part: _judge_run("stochastic run", part, part.stochastic)),
         "core": ("agreement", _judge_core),
     }
     return tuple(
@@ -325,18 +319,17 @@ def _count_lost(agreement: Agreement, run: RunSummary) -> tuple[_Finding, str]:
     """Return the number of runs that diverge or are trapped, and a sentence without its full stop."""
     lost = run.diverged + run.trapped
     share = lost / agreement.runs
-    status: Status = "pass" if share == 0 else "warn" if share <= LOST else "fail"
     # If no run is lost, any other number is worth more to be shown.
     used = share / LOST if lost else -np.inf
-    finding = _Finding(f"free runs of {agreement.runs} that diverge or are trapped", lost, status, used)
-    runs = f"of {agreement.runs} free runs of {agreement.steps} steps"
-    words = f"{run.diverged} {runs} left the attractor, the first at step {run.first}"
-    if not run.diverged:
-        words = f"none {runs} left the attractor"
-    return finding, f"{words}; {run.trapped} stay in a part of it" if run.trapped else words
+    quantity = f"free runs of {agreement.runs} that diverge or are trapped"
+    words = f"{run.diverged or 'none'} of {agreement.runs} free runs of {agreement.steps} steps left the attractor"
+    words += f", the first at step {run.first}" if run.diverged else ""
+    words += f"; {run.trapped} stay in a part of it" if run.trapped else ""
+    return _Finding(quantity, lost, _grade(share, (0.0, LOST)), used), words
 
 
 def _judge_run(name: str, agreement: Agreement, run: RunSummary) -> Verdict:
+    """Judge free runs of one model beside the data and the runs of the linear model."""
     lost, words = _count_lost(agreement, run)
     linear, floor, highest = agreement.linear, agreement.floor, agreement.floor_highest
     beginning = f"{words[0].upper()}{words[1:]}"
@@ -369,11 +362,6 @@ def _judge_run(name: str, agreement: Agreement, run: RunSummary) -> Verdict:
     )
     decided = _find_decisive(findings)
     return _verdict(name, decided.status, sentence, decided.value, decided.quantity)
-
-
-def _judge_stochastic_run(agreement: Agreement) -> Verdict:
-    """Judge free runs with the shell on."""
-    return _judge_run("stochastic run", agreement, agreement.stochastic)
 
 
 def _judge_core(agreement: Agreement) -> Verdict:

@@ -15,7 +15,7 @@ from kaffee.data.scaler import Scaler
 from kaffee.data.timeaxis import NUMBERED, Origin, check_same_step, mean_step, regularise_time
 from kaffee.data.validation import Times, Values, as_recordings, check_columns, check_finite, check_times, find_column
 from kaffee.errors import ConfigError, DataError
-from kaffee.metrics.autocorrelation import decorrelation_time
+from kaffee.metrics.spectra import decorrelation_time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,7 +140,7 @@ class Series:
 
     @cached_property
     def decorrelation_time(self) -> float:
-        """Estimate the steps until the autocorrelation falls below 1/e, see `kaffee.metrics.autocorrelation`."""
+        """Estimate the steps until the autocorrelation falls below 1/e, see `kaffee.metrics.spectra`."""
         return decorrelation_time(self.recordings)
 
     @cached_property

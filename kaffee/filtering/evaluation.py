@@ -25,7 +25,7 @@ class Target:
     """What free runs are compared with.
 
     Attributes:
-        rows: Complete rows of data, in the units of the runs.
+        rows: Complete, in the units of the runs.
         estimator, num_samples, seed: Of D_stsp (`kaffee.metrics.attractors.measure_distances`).
         spectra: Whether rows follow each other in time, so that there is a D_H.
         length: Steps of a run that are compared; None: all.
@@ -98,10 +98,8 @@ class FreeRunEvaluation:
         self, count: int, *, dt: float, max_runs: int | None = None, max_steps: int | None = None, **options: Any
     ) -> list[LyapunovSpectrum]:
         """Measure up to `count` Lyapunov exponents of the core along each run, or along `max_runs` of them."""
-        core, count = self.model.core.exact(), min(count, self.model.latent_dim)
-        some = (
-            self.states if max_runs is None else self.states[evenly(len(self.states), min(max_runs, len(self.states)))]
-        )
+        core, count, runs = self.model.core.exact(), min(count, self.model.latent_dim), len(self.states)
+        some = self.states[evenly(runs, min(max_runs or runs, runs))]
         return [lyapunov_spectrum(core, run[:max_steps], num_exponents=count, dt=dt, **options) for run in some]
 
 
@@ -121,9 +119,7 @@ def evaluate_free_runs(
     Args:
         starts: Observations, standardised, or in data units if there is a `scaler`.
         num_steps, transient: Steps that are compared, and those before them; divergence counts in both.
-        key: Turns the shell on.
-        core_key: Draws the noise inside the core (`kaffee.filtering.rollout`).
-        scaler: Brings the runs to data units.
+        key, core_key: For the noise of the shell, which None turns off, and for that inside the core.
     """
     standard = starts if scaler is None else scaler.transform(starts)
     first = model.embed(jnp.asarray(standard, model.dtype))

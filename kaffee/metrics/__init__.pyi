@@ -1,12 +1,13 @@
-from .autocorrelation import decorrelation_time as decorrelation_time
 from .calibration import coverage as coverage
 from .calibration import normalised_nis as normalised_nis
 from .geometry import d_stsp_histogram as d_stsp_histogram
 from .geometry import d_stsp_kernel as d_stsp_kernel
 from .geometry import d_stsp_mixture as d_stsp_mixture
 from .lyapunov import lyapunov_spectrum as lyapunov_spectrum
+from .scores import correlate_growths as correlate_growths
 from .scores import ensemble_crps as ensemble_crps
 from .scores import ensemble_nll as ensemble_nll
 from .scores import ensemble_rmse as ensemble_rmse
 from .spectra import d_hellinger as d_hellinger
+from .spectra import decorrelation_time as decorrelation_time
 from .spectra import power_spectrum as power_spectrum

@@ -81,12 +81,9 @@ class Extent(NamedTuple):
     def measure(
         cls, distances: Sequence[AttractorDistances], recordings: Sequence[Float[np.ndarray, "T N"]], length: int
     ) -> Self:
-        """Measure the extent of data.
+        """Measure the extent of complete recordings by pieces of one length; `distances` are theirs from the reference.
 
-        Args:
-            distances: Of pieces of the data from the reference.
-            recordings: Complete rows of coordinates that vary.
-            length: Of a piece; where no recording is as long, all rows are one piece.
+        Where no recording is as long as a piece, all rows are one.
         """
         rows = np.concatenate(recordings)
         unit = rows.var(axis=0)

@@ -39,14 +39,6 @@ def d_stsp_histogram(
     The bins cover the reference's range plus a tenth of its standard deviation on both sides; generated points outside
     and non-finite ones (of a diverged run) are dropped; with none left the result is infinite. Both histograms are
     smoothed by `smoothing` counts per bin. A run at rest within the range has a finite value, that of one full bin.
-
-    Raises:
-        ConfigError: If the reference has a constant coordinate, over whose range there are no bins, or values that are
-            not finite.
-
-    >>> line = np.linspace(0, 1, 100)[:, None]
-    >>> d_stsp_histogram(line, line)
-    0.0
     """
     reference, generated = _check(reference, generated)
     margin = 0.1 * reference.std(axis=0)
@@ -83,18 +75,14 @@ def _log_mixture(
 
 
 def _mixture(points: np.ndarray, centres: np.ndarray, variance: float) -> np.ndarray:
-    chunk = min(4096, -(-len(centres) // 512) * 512)
-    pad = -len(centres) % chunk
-    padded = np.concatenate([centres, np.zeros((pad, centres.shape[1]))])
-    log_weights = np.concatenate([np.zeros(len(centres)), np.full(pad, -np.inf)])
+    count, N = centres.shape
+    chunk = min(4096, -(-count // 512) * 512)
+    pad = -count % chunk
+    padded = np.pad(centres, ((0, pad), (0, 0))).reshape(-1, chunk, N)
+    log_weights = np.pad(np.zeros(count), (0, pad), constant_values=-np.inf).reshape(-1, chunk)
     with jax.enable_x64(True):
-        total = _log_mixture(
-            jnp.asarray(points),
-            jnp.asarray(padded.reshape(-1, chunk, centres.shape[1])),
-            jnp.asarray(log_weights.reshape(-1, chunk)),
-            jnp.asarray(variance),
-        )
-        return np.asarray(total) - np.log(len(centres))
+        total = _log_mixture(*(jnp.asarray(values) for values in (points, padded, log_weights, variance)))
+        return np.asarray(total) - np.log(count)
 
 
 def d_stsp_mixture(
@@ -110,11 +98,7 @@ def d_stsp_mixture(
         1/n sum_i log [1/T sum_t N(x_i | z_t, s^2 I)] / [1/L sum_l N(x_i | zhat_l, s^2 I)],   x_i ~ the first mixture
 
     For many dimensions. Computed in float64 with logsumexp, so that no sample is lost to underflow. Non-finite rows of
-    a diverged run are left out; with none left the result is infinite. Constant coordinates are as good as others:
-    mixtures are `variance` wide in every direction.
-
-    Raises:
-        ConfigError: If the reference has values that are not finite.
+    a diverged run are left out; with none left the result is infinite. Constant coordinates are as good as others.
     """
     return float(_mixture_distances(reference, [generated], variance, num_samples, seed)[0])
 
@@ -138,11 +122,10 @@ def d_stsp_kernel(
 ) -> Float[np.ndarray, " S"]:
     """Estimate D_stsp of some runs by kernel densities: mixtures in units of the reference's spread.
 
-    The mixtures are as wide as a kernel density of so many rows should be (Scott 1992): T^(-1/(N+4)) standard
-    deviations. Histograms of 30 bins in each of three dimensions would need a hundred times the rows that a recording
-    has, and would count the observation noise of a recording against a core without any.
+    They are as wide as a kernel density of T rows should be (Scott 1992): T^(-1/(N+4)) standard deviations. Histograms
+    would need a hundred times the rows that a recording has, and count its noise against a core without any.
     """
     mean, std = reference.mean(axis=0), reference.std(axis=0)
+    reference, *scaled = ((run - mean) / std for run in (reference, *runs))
     T, N = reference.shape
-    scaled = [(run - mean) / std for run in runs]
-    return _mixture_distances((reference - mean) / std, scaled, T ** (-2.0 / (N + 4)), 1000, 0)
+    return _mixture_distances(reference, scaled, T ** (-2.0 / (N + 4)), 1000, 0)

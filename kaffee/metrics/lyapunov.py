@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,30 +18,17 @@ NUM_BLOCKS = 20
 """Blocks of time from whose spread standard errors are computed."""
 
 
-@runtime_checkable
-class _SystemLike(Protocol):
-    """A map with its own start, burn-in and time step, such as a `kaffee.systems.System`."""
-
-    initial_state: Any
-    burn_in: int
-    dt: float
-
-    def __call__(self, z: Any, /) -> Any: ...
-
-
 @dataclass(frozen=True, eq=False)
 class LyapunovSpectrum:
     """Lyapunov exponents per unit time, largest first.
 
     Attributes:
-        exponents: The exponents; all NaN if the run diverged, -inf along directions that a map annihilates.
+        exponents: All NaN if the run diverged, -inf along directions that a map annihilates.
         standard_errors: From the spread of the means over blocks of time; NaN where there are too few steps.
         block_exponents: Those means, one row per block, in order of time.
         num_steps: Number of steps averaged over, transient not counted.
-        dt: Time of one step.
         dim: Dimension of the state space, which may exceed the number of exponents.
-        diverged_at: Index of the first state that was not finite, or at which the tangent vectors stopped being so;
-            None if all went well.
+        diverged_at: Index of the first state at which it or the tangent vectors were not finite; None if all went well.
     """
 
     exponents: Float[np.ndarray, " K"]
@@ -133,12 +120,9 @@ def lyapunov_spectrum(
             1000, but at most a tenth of a trajectory, and at least the burn-in of a System at its own initial state.
         reorthonormalise_every: Steps between two QR decompositions. More is faster, and equally exact for the leading
             exponents; the most negative ones are lost when the vectors become parallel to rounding.
-
-    Raises:
-        ConfigError: For a value that does not fit.
     """
-    every = reorthonormalise_every
-    if not isinstance(step, _SystemLike):
+    system, every = _as_system(step), reorthonormalise_every
+    if system is None:
         if states is None:
             raise ConfigError("Give an initial state (M,) or a trajectory (T, M): only a System brings its own.")
         z = jnp.asarray(states)
@@ -146,10 +130,15 @@ def lyapunov_spectrum(
         return _spectrum(step, z, num_steps, num_exponents, 1.0 if dt is None else dt, transient, every)
     with jax.enable_x64(True):
         if states is None:
-            states = np.array(step.initial_state)
-            transient = max(1000, step.burn_in) if transient is None else transient
+            states = np.array(system.initial_state)
+            transient = max(1000, system.burn_in) if transient is None else transient
         z = jnp.asarray(states, jnp.float64)
-        return _spectrum(step, z, num_steps, num_exponents, step.dt if dt is None else dt, transient, every)
+        return _spectrum(step, z, num_steps, num_exponents, system.dt if dt is None else dt, transient, every)
+
+
+def _as_system(step: Any) -> Any | None:
+    """Return a map that has its own start, burn-in and time step, such as a `System`; None for any other."""
+    return step if hasattr(step, "burn_in") else None
 
 
 def _spectrum(
@@ -180,16 +169,16 @@ def _spectrum(
     averaged = blocks * intervals * every
     warm_up = transient + num_steps - averaged
     along, start = (z, z[0]) if z.ndim == 2 else (None, z)
-    carry: _Carry = (start, _random_frame(M, K, z.dtype), jnp.int32(0), jnp.int32(-1))
+    # In general position: coordinate axes may be invariant and miss the growth.
+    frame, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((M, K)))
+    carry: _Carry = (start, jnp.asarray(frame, z.dtype), jnp.int32(0), jnp.int32(-1))
     carry, _ = _advance(step, carry, along, jnp.int32(warm_up), 1)
     log_growth = []
     for _ in range(blocks):
         carry, growth = _advance(step, carry, along, jnp.int32(intervals), every)
         log_growth.append(growth)
-    first_bad = int(carry[3])
-
+    diverged_at = int(carry[3]) if carry[3] >= 0 else None
     block_exponents = np.array(log_growth, np.float64) / (intervals * every * dt)
-    diverged_at = first_bad if first_bad >= 0 else None
     if diverged_at is not None:
         block_exponents = np.full_like(block_exponents, np.nan)
     exponents = block_exponents.mean(axis=0)
@@ -220,16 +209,9 @@ def _plan(z: Float[Array, "..."], transient: int | None, num_steps: int | None) 
                 f"{num_steps} further steps."
             )
     if transient < 0 or num_steps < 1:
-        raise ConfigError(
-            f"Got transient = {transient}, num_steps = {num_steps}. Give transient >= 0 and num_steps >= 1."
-        )
+        got = f"Got transient = {transient}, num_steps = {num_steps}."
+        raise ConfigError(f"{got} Give transient >= 0 and num_steps >= 1.")
     return transient, num_steps
-
-
-def _random_frame(M: int, K: int, dtype: Any) -> Float[Array, "M K"]:
-    """Draw fixed orthonormal columns in general position: coordinate axes may be invariant and miss the growth."""
-    frame, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((M, K)))
-    return jnp.asarray(frame, dtype)
 
 
 def _standard_errors(blocks: Float[np.ndarray, "B K"]) -> Float[np.ndarray, " K"]:
@@ -245,11 +227,7 @@ _Carry = tuple[Float[Array, " M"], Float[Array, "M K"], Int[Array, ""], Int[Arra
 
 @eqx.filter_jit
 def _advance(
-    step: Callable[..., Any],
-    carry: _Carry,
-    along: Float[Array, "T M"] | None,
-    intervals: Int[Array, ""],
-    every: int,
+    step: Callable[..., Any], carry: _Carry, along: Float[Array, "T M"] | None, intervals: Int[Array, ""], every: int
 ) -> tuple[_Carry, Float[Array, " K"]]:
     """Take `intervals` times `every` steps, and sum log |R_ii|.
 
@@ -272,8 +250,7 @@ def _advance(
         diverged_at = _first(diverged_at, (growth < jnp.inf).all(), t - 1)
         return (z, Q, t, diverged_at), total + growth
 
-    _, Y, _, _ = carry
-    zero = jnp.zeros(Y.shape[1], Y.dtype)
+    zero = jnp.zeros_like(carry[1][0])
     return lax.fori_loop(jnp.zeros_like(intervals), intervals, interval, (carry, zero))
 
 
@@ -286,9 +263,8 @@ def _tangent(
     step: Callable[..., Any], z: Float[Array, " M"], Y: Float[Array, "M K"]
 ) -> tuple[Float[Array, " M"], Float[Array, "M K"]]:
     """Return the next state and J(z) Y."""
-    jacobian = getattr(step, "jacobian", None)
-    if jacobian is not None and not isinstance(step, _SystemLike):
-        return step(z), jacobian(z) @ Y
+    if hasattr(step, "jacobian") and _as_system(step) is None:
+        return step(z), step.jacobian(z) @ Y
     # K directions only, without the M x M matrix
     z_next, linear = jax.linearize(step, z)
     return z_next, jax.vmap(linear, in_axes=1, out_axes=1)(Y)

@@ -18,7 +18,7 @@ from kaffee.certification.card import evaluate, measure_grounding, read_core
 from kaffee.certification.fidelity import Fidelity, Protocol, Reference
 from kaffee.certification.innovations import FilterPass, choose_starts, filter_pass
 from kaffee.certification.spread import spread_growth
-from kaffee.certification.tangents import ALLOWED, Candidate, measure_proxy, try_candidates
+from kaffee.certification.tangents import Candidate, measure_proxy, try_candidates
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.series import Series
 from kaffee.data.windows import training_windows
@@ -31,8 +31,8 @@ from kaffee.fitting.pipeline import Stage, adapt_prior
 from kaffee.fitting.settings import FoundationSettings
 from kaffee.foundation.context import condition, lyapunov_window
 from kaffee.foundation.hub import from_pretrained
-from kaffee.metrics.grounding import grounding, oracle_log_growth
 from kaffee.metrics.lyapunov import lyapunov_spectrum
+from kaffee.metrics.scores import correlate_growths, oracle_log_growth
 from kaffee.model.core import Core
 from kaffee.model.dynamix import DynaMix
 from kaffee.model.statespace import StateSpaceModel
@@ -275,7 +275,7 @@ def _measure_control(store: ResultStore, cell: Cell) -> _Measurement:
 @lru_cache(maxsize=4)
 def _train_candidates(data: DataSettings, protocol: Protocol) -> tuple[Candidate, ...]:
     """Fit the maps that a tangent proxy chooses from, which are the same for every model; once per process."""
-    return tuple(try_candidates(reference_for(data, protocol).standard_train.recordings, ALLOWED))
+    return tuple(try_candidates(reference_for(data, protocol).standard_train.recordings))
 
 
 def _measure_proxies(store: ResultStore, cell: Cell) -> _Measurement:
@@ -318,7 +318,7 @@ def _proxy_metrics(run: FilterPass, reference: Reference, candidates: list[Candi
     """Compute the tangent proxy, and `validity`: the rank correlation of its growths with the true ones."""
     proxy, growths = measure_proxy(run, reference.standard_train.recordings, candidates)
     J = reference.jacobians(reference.test_states[run.starts.rows[growths.chosen]])
-    validity = grounding(growths.proxy, oracle_log_growth(growths.covariance, J))
+    validity = correlate_growths(growths.proxy, oracle_log_growth(growths.covariance, J))
     return {
         "proxy_tan": proxy.pooled,
         "proxy_tan_within": proxy.within,

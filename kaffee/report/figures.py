@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from plotly.subplots import make_subplots
 
-from kaffee.metrics.autocorrelation import decorrelation_time
+from kaffee.metrics.spectra import decorrelation_time
 from kaffee.report.style import COLOURS, GREY, TEMPLATE
 
 CYCLE = ("kaffee", "prior", "frozen_core", "core_collapse", "noise_masking", "blind")

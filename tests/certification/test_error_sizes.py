@@ -11,7 +11,7 @@ from kaffee.certification.verdicts import _judge_spread
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
-from kaffee.metrics.grounding import spearman
+from kaffee.metrics.scores import spearman
 
 HORIZON = 12
 

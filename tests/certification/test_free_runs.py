@@ -8,7 +8,7 @@ import pytest
 from certification.problems import A, held_out_series, linear_model, reconstruct, series_of, simulated, train_series
 from certification.problems import true_reconstruction as right
 from kaffee.certification.free_runs import Agreement, RunSummary, agreement
-from kaffee.certification.verdicts import _judge_core, _judge_stochastic_run
+from kaffee.certification.verdicts import _judge_core, _judge_run
 from kaffee.data.gaps import constant_columns, longest_stretch, pieces, stretches
 from kaffee.errors import DataError
 from kaffee.filtering.evaluation import Target
@@ -31,7 +31,7 @@ def test_the_true_stochastic_run_is_as_close_as_other_data(found):
     assert found.stochastic.lowest < found.stochastic.typical.d_stsp < found.stochastic.highest
     assert found.linear == found.stochastic == found.prior_stochastic
     assert found.core == found.prior_core
-    assert _judge_stochastic_run(found).status == "pass"
+    assert _judge_run("stochastic run", found, found.stochastic).status == "pass"
 
 
 def test_a_core_at_rest_fails(found):
@@ -80,7 +80,7 @@ def test_a_diverging_core_is_a_verdict():
     assert found.exponents is None
     assert np.isnan(found.core.typical.d_stsp)
     assert set(found.drawn) == {"data"}
-    for verdict in (_judge_core(found), _judge_stochastic_run(found)):
+    for verdict in (_judge_core(found), _judge_run("stochastic run", found, found.stochastic)):
         assert verdict.status == "fail"
         assert "4 of 4 free runs" in verdict.sentence
 
@@ -90,7 +90,7 @@ def test_a_constant_held_out_coordinate_is_left_out():
     values[:, 0] = 7.0
     found = agreement(right(), train_series(), series_of(values), linear=right(), **SMALL)
     assert found.columns == found.shown == ("right",)
-    assert _judge_stochastic_run(found).status == "pass"
+    assert _judge_run("stochastic run", found, found.stochastic).status == "pass"
     values[:, 1] = 7.0
     with pytest.raises(DataError, match="every held-out coordinate is constant"):
         agreement(right(), train_series(), series_of(values), **SMALL)
@@ -117,7 +117,7 @@ def test_with_many_gaps_complete_rows_are_compared():
     assert np.isnan([found.stochastic.typical.d_h, found.floor.d_h, found.at_rest.d_h]).all()
     assert found.spectra == {}
     assert np.isnan(found.drawn["data"]).any()
-    verdict = _judge_stochastic_run(found)
+    verdict = _judge_run("stochastic run", found, found.stochastic)
     assert verdict.status == "pass"
     assert "no spectrum, since the data have too many gaps for one" in verdict.sentence
     assert _judge_core(found).status == "fail"  # at rest

@@ -33,7 +33,7 @@ def measured(reference):
     """G_tan and its proxies of the true model, with transport and without."""
     model = true_model()
     protocol = Protocol(warm_up=20, grounding_steps=900, spectrum_horizons=(2,))
-    candidates = try_candidates(reference.train.recordings, ("linear", "quadratic", "local"))
+    candidates = try_candidates(reference.train.recordings)
     return {
         method: _compare_proxies(
             Reconstruction(model, reference.scaler, method=method), reference, protocol, candidates

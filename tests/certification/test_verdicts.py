@@ -32,22 +32,18 @@ def test_the_worst_status_decides_and_then_what_is_farthest_beyond_its_limit():
     assert _find_decisive([other, near]) == near
 
 
-def test_a_bias_that_fails_is_shown_and_not_a_fair_nis(right):
-    verdict = _judge_calibration(replace(right, bias=np.array([0.01, -0.4])))
-    assert verdict.status == "fail"
+@pytest.mark.parametrize(
+    ("changes", "status", "value", "quantity"),
+    [
+        ({"bias": np.array([0.01, -0.4])}, "fail", -0.4, "bias in standard deviations, right"),
+        ({"ks": 0.09}, "warn", 0.09, "PIT, distance from uniform, all readings"),
+        ({"nis": 4.0}, "fail", 4.0, "NIS, all readings"),
+    ],
+)
+def test_what_is_wrong_is_shown_and_not_a_fair_nis(changes, status, value, quantity, right):
     assert abs(right.nis - 1.0) < 0.1
-    assert (verdict.value, verdict.quantity) == (-0.4, "bias in standard deviations, right")
-
-
-def test_a_pit_that_warns_is_shown(right):
-    verdict = _judge_calibration(replace(right, ks=0.09))
-    assert (verdict.status, verdict.value) == ("warn", 0.09)
-    assert verdict.quantity == "PIT, distance from uniform, all readings"
-
-
-def test_a_wrong_width_is_shown_by_its_nis(right):
-    verdict = _judge_calibration(replace(right, nis=4.0))
-    assert (verdict.status, verdict.value, verdict.quantity) == ("fail", 4.0, "NIS, all readings")
+    verdict = _judge_calibration(replace(right, **changes))
+    assert (verdict.status, verdict.value, verdict.quantity) == (status, value, quantity)
 
 
 def test_whiteness_says_where(right):
