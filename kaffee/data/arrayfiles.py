@@ -192,10 +192,8 @@ def open_parquet(path: Path) -> Table:
         table.validate(full=True)
     except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = (str(error).splitlines() or [""])[0][:150]
-        raise DataError(
-            f"{path}: cannot be read as parquet ({reason}). The file is damaged, cut off or of another kind; write it "
-            "again."
-        ) from error
+        advice = "The file is damaged, cut off or of another kind; write it again."
+        raise DataError(f"{path}: cannot be read as parquet ({reason}). {advice}") from error
     names = tuple(str(name).strip() for name in table.column_names)
     check_unique(names, str(path))
     if not names or not table.num_rows:

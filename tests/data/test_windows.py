@@ -126,6 +126,8 @@ def test_too_short_names_recording_and_window():
     series = Series.from_arrays(counting([4, 9, 5]), source="runs.npz")
     with pytest.raises(DataError, match=r"runs\.npz: recording 1, the longest, has 9 steps.*needs 10.*at most 9"):
         WindowSampler.from_series(series, length=10)
+    with pytest.raises(DataError, match="recording 0 has 5 steps, but a window needs 7"):
+        training_windows(Series.from_arrays(np.ones((5, 1))), 7)
 
 
 def test_no_observed_start_gives_advice():
@@ -183,11 +185,6 @@ def test_windows_start_anywhere_where_complete_rows_are_rare():
     values[np.arange(8), np.arange(8) % 3] = np.nan
     sampler = training_windows(Series.from_arrays(values), 3)
     assert sampler.starts.tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_too_long_a_window_is_a_clear_error():
-    with pytest.raises(DataError, match="recording 0 has 5 steps, but a window needs 7"):
-        training_windows(Series.from_arrays(np.ones((5, 1))), 7)
 
 
 def test_padding_fills_up_with_missing_rows():
