@@ -10,7 +10,7 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.errors import DataError
-from kaffee.report.compare import comparison_table
+from kaffee.report.compare import tabulate_comparison
 from kaffee.training.guard import FreeRunGuard, Look
 
 SMALL = CertificationSettings(num_starts=20, members=8, horizons=(1, 4), divergence_runs=4, divergence_steps=3000)
@@ -46,7 +46,7 @@ def test_a_core_at_rest_is_trapped_and_the_true_one_is_not(certificates):
 
 def test_beside_another_run_it_is_not_the_better_one(certificates):
     stored = {name: whole.to_dict() for name, whole in certificates.items()}
-    rows = {row["metric"]: row for row in comparison_table(stored).to_json()}
+    rows = {row["metric"]: row for row in tabulate_comparison(stored).to_json()}
     assert rows["trapped runs of the core"] == {
         "metric": "trapped runs of the core",
         "moving": 0,
