@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from kaffee.cli import about, conclusion, diagnose, fit, infer, pretrained, simulate
+from kaffee.cli import about, certify, diagnose, fit, infer, pretrained, simulate
 from kaffee.errors import KaffeeError
 
 _INTERRUPTED = 130
@@ -50,8 +50,8 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(conclusion.quickstart, simulate.systems, simulate.simulate, fit.fit, fit.resume),
-    *(conclusion.report, conclusion.compare),
+    *(certify.quickstart, simulate.systems, simulate.simulate, fit.fit, fit.resume),
+    *(certify.report, certify.compare),
     *(infer.filter_, infer.smooth, infer.impute, infer.forecast, infer.run_free),
     *(diagnose.dpc, diagnose.diagnose, pretrained.adapt, pretrained.zeroshot, about.doctor, about.cite),
 )

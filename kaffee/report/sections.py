@@ -176,12 +176,14 @@ def _show_skill(scores: Scores) -> Section:
 
 
 def _show_calibration(residuals: Residuals) -> Section:
-    inside = "Share of held-out readings inside central bands of every level; on the diagonal if bands hold what they"
+    inside = (
+        "Share of held-out readings inside central bands of every level; on the diagonal if bands hold what they say."
+    )
     flat = "Flat if predictive distributions are right; a hump means bands too wide, horns mean too narrow."
     coverage = figures.plot_coverage(residuals.curve_levels, {"kaffee": residuals.curve})
     histogram = figures.plot_pit(residuals.pit, residuals.num_entries)
     pictures = [
-        Picture("Coverage of one-step bands", f"{inside} say.", coverage),
+        Picture("Coverage of one-step bands", inside, coverage),
         Picture("Probability integral transform", flat, histogram),
     ]
     low, high = residuals.nis_band

@@ -1,7 +1,8 @@
 """Set the look of figures: colours safe for colour-blind readers, sizes for a page, templates for light and dark."""
 
 import io
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,18 +76,22 @@ _PAGE: Any = {
 }
 
 
-def figure_style() -> AbstractContextManager[None]:
+@contextmanager
+def figure_style() -> Iterator[None]:
     """Use the settings of kaffee inside, and leave the user's alone outside."""
     import matplotlib as mpl
 
-    return mpl.rc_context(_FIGURE)
+    with mpl.rc_context(_FIGURE):
+        yield
 
 
-def page_style() -> AbstractContextManager[None]:
+@contextmanager
+def page_style() -> Iterator[None]:
     """Use the figure style at the size of a printed page."""
     import matplotlib as mpl
 
-    return mpl.rc_context(_FIGURE | _PAGE)
+    with mpl.rc_context(_FIGURE | _PAGE):
+        yield
 
 
 def encode_png(figure: "Figure") -> bytes:

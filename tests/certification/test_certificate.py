@@ -18,7 +18,7 @@ from certification.problems import (
     true_reconstruction,
 )
 from kaffee.certification import linear
-from kaffee.certification.certificate import CertificationSettings, certify
+from kaffee.certification.certificate import CertificationSettings, certify, describe_shortage
 from kaffee.errors import ConfigError, DataError
 
 SETTINGS = CertificationSettings(num_starts=400, members=200, horizons=(1, 4), divergence_runs=4, divergence_steps=500)
@@ -116,3 +116,18 @@ def test_other_columns_are_an_error_at_once():
 def test_settings_that_cannot_be(wrong):
     with pytest.raises(ConfigError, match="or more"):
         CertificationSettings(**wrong)
+
+
+def test_held_out_data_that_are_too_few_are_named_with_what_is_needed():
+    rows = np.random.default_rng(0).standard_normal((1000, 2))
+    assert describe_shortage(series_of(rows)) == describe_shortage(series_of(rows[:200])) == ""
+    assert describe_shortage(series_of(rows[:4])) == (
+        "4 held-out rows are too few for the certificate: one-step predictions need 50 readings, of which there are 6 "
+        "after 1 row of warm-up; free runs need 200 rows without gaps, of which there are 4. Record more, or hold out "
+        "more by test_fraction"
+    )
+    sentence = describe_shortage(series_of(rows[:60], rows[:40]))
+    assert sentence.startswith("100 held-out rows are too few for the certificate: free runs need 200")
+    assert "one-step" not in sentence
+    rows[:300:2, 0] = np.nan
+    assert "need 200 rows without gaps, of which there are 150" in describe_shortage(series_of(rows[:300]))

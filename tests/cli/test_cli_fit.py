@@ -15,8 +15,7 @@ import pytest
 
 import kaffee as library
 from cli.conftest import SMALL, sets
-from kaffee.cli import conclusion
-from kaffee.cli import fit as fit_command
+from kaffee.cli import certify
 from kaffee.cli.conclusion import load_conclusion
 from kaffee.data.writing import write_series
 from kaffee.fitting.config import merge, parse_override, read_toml, update
@@ -182,7 +181,7 @@ def test_data_that_were_refused_can_be_mended_and_run_in_the_same_folder(
     refused("fit", path, "-o", tmp_path / "run", *tiny)
     write_series(values, path)
     seen = []
-    monkeypatch.setattr(fit_command, "execute", lambda run, **how: seen.append(run.loaded.series))
+    monkeypatch.setattr(certify, "execute", lambda run, **how: seen.append(run.loaded.series))
     result = kaffee("fit", path, "-o", tmp_path / "run", "-q", *tiny)
     assert result.exit_code == 0, result.exception
     assert seen[0].num_steps == 600
@@ -269,9 +268,9 @@ def test_the_command_line_wins_over_the_file(kaffee, tmp_path):
 
 
 def test_quickstart_is_a_fit_with_a_few_settings(kaffee, monkeypatch, run, tmp_path):
-    monkeypatch.setattr(conclusion, "_QUICKSTART", reduce(merge, map(parse_override, SMALL)))
+    monkeypatch.setattr(certify, "_QUICKSTART", reduce(merge, map(parse_override, SMALL)))
     seen = []
-    monkeypatch.setattr(fit_command, "execute", lambda run, **how: seen.append((run, how)))
+    monkeypatch.setattr(certify, "execute", lambda run, **how: seen.append((run, how)))
     result = kaffee("quickstart", "-o", tmp_path / "q", "--seed", 4, "--json", "-q")
     assert result.exit_code == 0, result.exception
     started, how = seen[0]
@@ -283,4 +282,4 @@ def test_quickstart_is_a_fit_with_a_few_settings(kaffee, monkeypatch, run, tmp_p
 
 
 def test_the_settings_of_quickstart_exist():
-    assert update(FitSettings(), conclusion._QUICKSTART).simulation.num_steps == 25_000
+    assert update(FitSettings(), certify._QUICKSTART).simulation.num_steps == 25_000

@@ -7,12 +7,7 @@ from sample import certificate
 
 from kaffee.errors import CheckpointError
 from kaffee.records import write_json
-from kaffee.report.compare import (
-    _find_winner,
-    lay_out_comparison,
-    read_certificate,
-    tabulate_comparison,
-)
+from kaffee.report.compare import _find_winner, lay_out_comparison, read_certificate, tabulate_comparison
 from kaffee.report.page import list_reasons
 
 

@@ -45,9 +45,8 @@ def hostile_page():
     picture = Picture(EVIL, EVIL, plot_curves({EVIL: {EVIL: ([0, 1], [1, 2])}, "b": {EVIL: ([0], [1])}}, x=EVIL))
     section = Section(EVIL, EVIL, tables=[table], pictures=[picture], code=EVIL)
     verdicts = [Verdict(1, EVIL, "pass", 1.0, EVIL, EVIL, EVIL)]
-    return Report(
-        EVIL, [section, Section("empty")], subtitle=EVIL, verdicts=verdicts, provenance={EVIL: EVIL}
-    ).to_html()
+    parts = {"subtitle": EVIL, "verdicts": verdicts, "provenance": {EVIL: EVIL}}
+    return Report(EVIL, [section, Section("empty")], **parts).to_html()
 
 
 def test_no_text_becomes_a_tag_and_nothing_is_loaded():

@@ -12,12 +12,7 @@ from kaffee.certification.certificate import Certificate
 from kaffee.errors import CheckpointError
 from kaffee.records import write_record
 from kaffee.report.page import list_reasons
-from kaffee.report.sections import (
-    _list_sections,
-    lay_out_certificate,
-    tabulate_results,
-    tabulate_verdicts,
-)
+from kaffee.report.sections import _list_sections, lay_out_certificate, tabulate_results, tabulate_verdicts
 from kaffee.report.stills import draw_stills
 from kaffee.tables import Table
 
