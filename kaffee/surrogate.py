@@ -301,12 +301,7 @@ class Surrogate(Parameters):
     def plot_forecast(
         self, num_steps: int, X: Any = None, *, times: Any = None, recording: int = -1, history: int = 50, seed: int = 0
     ) -> "Figure":
-        """Plot a forecast of a recording in X, or of those given to `fit`: its bands after the last readings.
-
-        Args:
-            recording: Which one of several.
-            history: Readings that are shown before the forecast.
-        """
+        """Plot the forecast of one recording in X, or of those given to `fit`, after its last `history` readings."""
         from kaffee.report.figures import plot_forecast
 
         data, model = self._fitted_data() if X is None else self._matched(X, times)
@@ -330,11 +325,7 @@ class Surrogate(Parameters):
         return plot_attractor(runs, model_columns(self.reconstruction_))
 
     def plot_calibration(self, X: Any = None, *, times: Any = None) -> "Figure":
-        """Plot coverage and probability integral transform of one-step predictions.
-
-        Args:
-            X: Data that it was not fitted to; by default the part that `fit` held out.
-        """
+        """Plot coverage and probability integral transform of one-step predictions of X, or of the held-out part."""
         from kaffee.certification.innovations import choose_starts, filter_pass, residual_checks
         from kaffee.report.figures import plot_calibration
 
@@ -345,8 +336,8 @@ class Surrogate(Parameters):
             series, model = self.fit_.test, self.reconstruction_
         else:
             raise ConfigError("A stored model does not keep the data that it was fitted to. Pass X to check it on.")
-        found = residual_checks(filter_pass(model, series, choose_starts(series, 1)))
-        return plot_calibration(found.curve_levels, found.curve, found.pit, found.num_entries)
+        checked = residual_checks(filter_pass(model, series, choose_starts(series, 1)))
+        return plot_calibration(checked.curve_levels, checked.curve, checked.pit, checked.num_entries)
 
     def _fitted_data(self) -> tuple[Data, Reconstruction]:
         model = self.reconstruction_

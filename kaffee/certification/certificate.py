@@ -40,10 +40,11 @@ from kaffee.records import jsonable, read_record, write_record
 from kaffee.systems.simulation import Truth
 
 AXES = {1: "local probabilistic", 2: "stochastic free run", 3: "deterministic core"}
-EXACT = 200
+_EXACT = 200
 """Numbers in an array that is written to the last digit; larger ones are there for figures, to six digits."""
-MAX_SHOWN_ROWS = 250
+_MAX_SHOWN_ROWS = 250
 T = TypeVar("T")
+_Curve = Float[np.ndarray, " T"]
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,14 @@ class Withheld(NamedTuple):
     """
 
     column: str
-    times: Float[np.ndarray, " T"]
-    observed: Float[np.ndarray, " T"]
+    times: _Curve
+    observed: _Curve
     used: Bool[np.ndarray, " T"]
-    mean: Float[np.ndarray, " T"]
-    std: Float[np.ndarray, " T"]
+    mean: _Curve
+    std: _Curve
     start: float
     stop: float
-    truth: Float[np.ndarray, " T"] | None
+    truth: _Curve | None
 
 
 class Losses(NamedTuple):
@@ -109,16 +110,13 @@ class Certificate:
     """What is known of a surrogate from data alone; a part that could not be computed is None.
 
     Attributes:
-        verdicts: One for each check.
         residuals, scores, spread, tangents: Axis 1.
         agreement: Axes 2 and 3.
-        fan: One forecast, as a picture.
+        fan, withheld: One forecast, and one coordinate with readings withheld, as pictures.
         missing: Why a part is None, by its name.
         about: Method, time step, data and settings.
-        withheld: One coordinate with readings withheld, as a picture.
         checks: The prior and the model in a few numbers.
-        training: Loss curves, if the caller adds them.
-        page: Title, command and settings of the fit, if the caller adds them.
+        training, page: Loss curves; title, command and settings of the fit, if the caller adds them.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -144,10 +142,10 @@ class Certificate:
         """Convert to JSON values without the trajectories; numbers that are not finite become None."""
         axes = {str(axis): {"name": AXES[axis], "status": status} for axis, status in self.axes.items()}
         free = None if self.agreement is None else replace(self.agreement, drawn={})
-        found = jsonable(replace(self, agreement=free), digits=6, exact=EXACT)
+        values = jsonable(replace(self, agreement=free), digits=6, exact=_EXACT)
         if free is not None:
-            del found["agreement"]["drawn"]
-        return {"axes": axes, **found}
+            del values["agreement"]["drawn"]
+        return {"axes": axes, **values}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the trajectories, which are kept beside the JSON values."""
@@ -158,14 +156,12 @@ class Certificate:
         """Build a certificate from the values of `to_dict` and `arrays`; NaN where JSON had no number."""
         drawn = {name: np.asarray(run, np.float64) for name, run in arrays.items()}
         free = values["agreement"]
-        whole = {**values, "agreement": None if free is None else {**free, "drawn": drawn}}
-        found: Self = _rebuild(cls, whole)
-        return found
+        certificate: Self = _rebuild(cls, {**values, "agreement": None if free is None else {**free, "drawn": drawn}})
+        return certificate
 
-    def save(self, folder: Path, conclusion: Mapping[str, Any] | None = None) -> Path:
+    def save(self, folder: Path, conclusion: Mapping[str, Any]) -> Path:
         """Write the certificate to a folder; `conclusion` says what it was computed from."""
-        extra = {} if conclusion is None else {"conclusion": dict(conclusion)}
-        return write_record(folder, "certificate", self.arrays(), {**self.to_dict(), **extra})
+        return write_record(folder, "certificate", self.arrays(), {**self.to_dict(), "conclusion": dict(conclusion)})
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
@@ -203,7 +199,7 @@ def _rebuild(hint: Any, value: Any) -> Any:
     return value
 
 
-def shortage(test: Series) -> str:
+def describe_shortage(test: Series) -> str:
     """Describe which checks these held-out data are too few for; empty if there are none."""
     warm_up = warm_up_of(test)
     readings = sum(int((~np.isnan(values[warm_up:])).sum()) for values in test.recordings)
@@ -257,84 +253,70 @@ def certify(
             missing[name] = str(error)
             return None
 
-    def passed(which: Reconstruction) -> FilterPass:
-        return filter_pass(which, test, choose_starts(test, settings.num_starts))
+    def run_filter(model: Reconstruction) -> FilterPass:
+        return filter_pass(model, test, choose_starts(test, settings.num_starts))
 
-    def needed(run: FilterPass | None) -> FilterPass:
+    def need_run() -> FilterPass:
         if run is None:
             raise KaffeeError(missing["filter"])
         return run
 
     seed = settings.seed
+    size: dict[str, Any] = {"runs": settings.divergence_runs, "steps": settings.divergence_steps}
     tau = train.decorrelation_time
     horizons = settings.horizons or default_horizons(train, test)
     standard = train.standardised(reconstruction.scaler).recordings
-    run = part("filter", "filtering the held-out data", lambda: passed(reconstruction))
+    states = None if truth is None else np.concatenate([truth.states, truth.again])
+    run = part("filter", "filtering the held-out data", lambda: run_filter(reconstruction))
     linear = part("linear", "fitting the linear baseline", lambda: fit_linear(reconstruction, train, seed=seed))
-    beside = None if run is None or linear is None else passed(linear)
-    residuals = part("residuals", "innovations", lambda: residual_checks(needed(run)))
+    beside = None if run is None or linear is None else run_filter(linear)
+    residuals = part("residuals", "innovations", lambda: residual_checks(need_run()))
     scores = part(
         "scores",
         "forecasts",
-        lambda: score_forecasts(needed(run), beside, standard, horizons, members=settings.members, seed=seed),
+        lambda: score_forecasts(need_run(), beside, standard, horizons, members=settings.members, seed=seed),
     )
-    spread = part("spread", "withheld observations", lambda: spread_growth(needed(run), horizons, seed=seed))
-    tangents = part("tangents", "tangents from data", lambda: tangent_proxy(needed(run), standard))
+    spread = part("spread", "withheld observations", lambda: spread_growth(need_run(), horizons, seed=seed))
+    tangents = part("tangents", "tangents from data", lambda: tangent_proxy(need_run(), standard))
     free = part(
         "agreement",
         "free runs",
-        lambda: agreement(
-            reconstruction,
-            train,
-            test,
-            prior=prior,
-            linear=linear,
-            truth=None if truth is None else np.concatenate([truth.states, truth.again]),
-            runs=settings.divergence_runs,
-            steps=settings.divergence_steps,
-            seed=seed,
-        ),
+        lambda: agreement(reconstruction, train, test, prior=prior, linear=linear, truth=states, seed=seed, **size),
     )
-    fan = None if run is None else forecast_fan(run, max(horizons), settings.members, seed=seed)
     parts = {"residuals": residuals, "scores": scores, "spread": spread, "tangents": tangents, "agreement": free}
-    verdicts = judge(parts, missing, horizon=tau)
-    about = {
-        "method": reconstruction.method,
-        "dt": reconstruction.dt,
-        "columns": list(test.columns),
-        "decorrelation_time": tau * reconstruction.dt,
-        "train": {"steps": train.num_steps, "recordings": train.num_recordings, "fingerprint": train.fingerprint},
-        "test": {"steps": test.num_steps, "recordings": test.num_recordings, "fingerprint": test.fingerprint},
-        "settings": asdict(settings),
-    }
     checks: dict[str, Check] = {}
-    count, steps = settings.divergence_runs, settings.divergence_steps
     if prior is not None:
         known = None
         if free is not None and free.prior_core is not None:
             known = (free.prior_core, free.prior_exponents, free.num_rows)
-        checks["prior"] = check(prior, test, runs=count, steps=steps, free=known)
+        checks["prior"] = check(prior, test, free=known, **size)
     known = None if free is None else (free.core, free.exponents, free.num_rows)
-    checks[reconstruction.method] = check(
-        reconstruction, test, runs=count, steps=steps, residuals=residuals, free=known
-    )
+    checks[reconstruction.method] = check(reconstruction, test, residuals=residuals, free=known, **size)
     return Certificate(
-        verdicts,
+        judge(parts, missing, horizon=tau),
         residuals,
         scores,
         spread,
         tangents,
         free,
-        fan,
-        missing,
-        about,
+        fan=None if run is None else forecast_fan(run, max(horizons), settings.members, seed=seed),
+        missing=missing,
+        about={
+            "method": reconstruction.method,
+            "dt": reconstruction.dt,
+            "columns": list(test.columns),
+            "decorrelation_time": tau * reconstruction.dt,
+            "train": {"steps": train.num_steps, "recordings": train.num_recordings, "fingerprint": train.fingerprint},
+            "test": {"steps": test.num_steps, "recordings": test.num_recordings, "fingerprint": test.fingerprint},
+            "settings": asdict(settings),
+        },
         withheld=_withhold_readings(reconstruction, test, None if truth is None else truth.test_states),
         checks=checks,
     )
 
 
 def _withhold_readings(
-    reconstruction: Reconstruction, test: Series, truth: Float[np.ndarray, "T N"] | None = None
+    reconstruction: Reconstruction, test: Series, truth: Float[np.ndarray, "T N"] | None
 ) -> Withheld | None:
     """Filter the first coordinate of the longest recording with the middle fifth of the readings withheld.
 
@@ -345,7 +327,7 @@ def _withhold_readings(
         None if there are too few readings for that.
     """
     recording = max(test.recordings, key=len)
-    shown = min(MAX_SHOWN_ROWS, len(recording) - 1)
+    shown = min(_MAX_SHOWN_ROWS, len(recording) - 1)
     gap = slice(2 * shown // 5, 3 * shown // 5)
     seen = recording[: shown + 1].copy()
     seen[1:][gap] = np.nan

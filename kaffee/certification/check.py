@@ -25,7 +25,6 @@ from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, 
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.evaluation import Target
-from kaffee.records import jsonable
 
 
 @dataclass(frozen=True)
@@ -52,21 +51,17 @@ class Check:
     num_diverged: int
     protocol: dict[str, Any]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values; numbers that are not finite become None."""
-        found: dict[str, Any] = jsonable(self)
-        return found
-
 
 FreeRuns = tuple[RunSummary, Exponents | None, int]
 """Free runs of a core: what became of them, their exponents, and the number of rows that they were compared with."""
+_Path = Float[np.ndarray, "T N"]
 
 
 def check(
     reconstruction: Reconstruction,
     test: Series,
     *,
-    reference: Float[np.ndarray, "T N"] | None = None,
+    reference: _Path | None = None,
     runs: int = 20,
     steps: int = 20_000,
     residuals: Residuals | None = None,
@@ -79,8 +74,8 @@ def check(
         runs, steps: How many free runs, and how long at least.
         residuals, free: Parts that a certificate has computed already.
     """
-    local = _check_innovations(reconstruction, test) if residuals is None else residuals
-    summary, exponents, num_rows = free or _compare_runs(reconstruction, test, reference, runs, steps)
+    local = residuals or _check_innovations(reconstruction, test)
+    summary, exponents, num_rows = free or _run_core(reconstruction, test, reference, runs, steps)
     return Check(
         nll=math.nan if local is None else local.nll_standard,
         coverage_90=math.nan if local is None else local.coverage[f"{JUDGED:g}"],
@@ -102,10 +97,10 @@ def check(
     )
 
 
-def compare_runs(reference: Float[np.ndarray, "T N"], generated: Float[np.ndarray, "T N"]) -> tuple[float, float]:
+def compare_runs(reference: _Path, generated: _Path) -> tuple[float, float]:
     """Return D_stsp and D_H of a run from a complete reference, by the estimators of a check."""
-    distances = Target(reference[:MAX_ROWS], "kernel", length=len(reference[:MAX_ROWS])).measure([generated])
-    return distances[0][:2]
+    rows = reference[:MAX_ROWS]
+    return Target(rows, "kernel", length=len(rows)).measure([generated])[0][:2]
 
 
 def _check_innovations(reconstruction: Reconstruction, test: Series) -> Residuals | None:
@@ -117,12 +112,8 @@ def _check_innovations(reconstruction: Reconstruction, test: Series) -> Residual
         return None
 
 
-def _compare_runs(
-    reconstruction: Reconstruction,
-    test: Series,
-    reference: Float[np.ndarray, "T N"] | None,
-    num_runs: int,
-    steps: int,
+def _run_core(
+    reconstruction: Reconstruction, test: Series, reference: _Path | None, num_runs: int, steps: int
 ) -> FreeRuns:
     """Compare the ends of free runs of the core with the longest complete stretch, or with all complete rows."""
     given = (longest_stretch(test) if reference is None else reference)[:MAX_ROWS]

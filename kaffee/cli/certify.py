@@ -1,4 +1,4 @@
-"""Draw the reports of finished runs, and compare several: `kaffee report` and `kaffee compare`."""
+"""Fit and certify in one command, draw reports again, compare them: `kaffee quickstart`, `report` and `compare`."""
 
 import json as json_module
 from pathlib import Path
@@ -6,10 +6,33 @@ from typing import Annotated, Any
 
 import typer
 
+from kaffee.cli.conclusion import Conclusion, conclude, draw, explain_staleness, show
+from kaffee.cli.fit import Json, Output, Quiet, execute
 from kaffee.cli.options import OwnCore
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+_QUICKSTART: dict[str, Any] = {"simulation": {"num_steps": 25_000}}
+
+
+def quickstart(
+    output: Output = Path("quickstart"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Learn noisy Lorenz-63, make it probabilistic by KAFFEE, compare it with its prior, write a report.
+
+    The same as `kaffee fit lorenz63` with more data. About three minutes on two cores.
+    """
+    from kaffee.fitting.config import update
+    from kaffee.fitting.defaults import settings_for
+    from kaffee.fitting.run import Run, Source
+    from kaffee.fitting.settings import FitSettings
+
+    given, source = {**_QUICKSTART, "seed": seed}, Source(system="lorenz63")
+    loaded = source.load(update(FitSettings(), given))
+    run = Run.start(output, settings_for(loaded.series, given), source, loaded)
+    run.title = "kaffee quickstart: noisy Lorenz-63"
+    execute(run, quiet=quiet, json=json)
 
 
 def report(
@@ -18,6 +41,9 @@ def report(
         list[str] | None,
         typer.Option("--on", help="Certify on this recording instead of the held-out part; may be repeated."),
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Certify again even if the stored certificate is up to date.")
+    ] = False,
     core: OwnCore = None,
     quiet: Quiet = False,
     json: Json = False,
@@ -28,11 +54,10 @@ def report(
     the folder on-NAME of the run, beside its own, and `kaffee compare RUN/on-NAME ...` finds them there.
     """
     from kaffee.certification.certificate import Certificate
-    from kaffee.cli.conclusion import Conclusion, conclude, draw, show, why_stale
     from kaffee.fitting.run import Run
 
     for path in runs:
-        reason = "--on names other data" if on else why_stale(path)
+        reason = "--on names other data" if on else "--again asks for it" if again else explain_staleness(path)
         if reason:
             if not quiet:
                 typer.echo(f"{path}: certifying, since {reason}", err=True)
@@ -55,25 +80,22 @@ def compare(
 
     from kaffee.errors import ConfigError
     from kaffee.records import write_atomically
-    from kaffee.report.compare import compared_page, comparison_table, read_certificate
+    from kaffee.report.compare import lay_out_comparison, read_certificate, tabulate_comparison
 
     if len(runs) < 2:
         raise ConfigError(f"Name two runs or more to compare, such as: kaffee compare {runs[0]} other")
     own_pages = [(run / "report.html").resolve() for run in runs]
     if output.suffix.lower() not in (".html", ".htm") or output.resolve() in own_pages:
         raise ConfigError(f"-o {output} must end in .html and must not overwrite a run's report, such as compare.html.")
-    certificates = {_label(run, runs): read_certificate(run) for run in runs}
-    table = comparison_table(certificates)
-    write_atomically(output, compared_page(certificates).to_html().encode())
+    names = [run.name for run in runs]
+    # A folder's name, or its path where two have the same.
+    labels = [run.name if run.name and names.count(run.name) == 1 else str(run) for run in runs]
+    certificates = {label: read_certificate(run) for label, run in zip(labels, runs, strict=True)}
+    table = tabulate_comparison(certificates)
+    write_atomically(output, lay_out_comparison(certificates).to_html().encode())
     if json:
-        rows: list[dict[str, Any]] = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         typer.echo(json_module.dumps({"page": str(output), "metrics": rows}, indent=2))
     else:
         Console().print(table)
         typer.echo(f"Page: {output}")
-
-
-def _label(run: Path, runs: list[Path]) -> str:
-    """Return the folder's name, or its path where two have the same."""
-    same = sum(other.name == run.name for other in runs) > 1
-    return str(run) if same or not run.name else run.name

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kaffee.fitting.pipeline import Fit, Stage
     from kaffee.fitting.run import Loaded, Run
 
-MAX_LOSSES = 500
+_MAX_LOSSES = 500
 """Points of a loss curve."""
 
 
@@ -37,7 +37,7 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
 
     from kaffee.certification.certificate import Certificate, certify
     from kaffee.fitting.config import to_toml
-    from kaffee.report.sections import result_table, verdict_table
+    from kaffee.report.sections import tabulate_results, tabulate_verdicts
 
     console = Console(stderr=True)
 
@@ -50,19 +50,6 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
     prior, fitted = result.prior.reconstruction, result.fitted.reconstruction
     certificate = certify(fitted, result.train, result.test, prior=prior, truth=loaded.truth, watch=watch)
     origin = fitted.provenance
-    page = {
-        "title": title,
-        "summary": f"Pretraining: {result.prior.report}. Adaptation: {result.fitted.report}.",
-        "settings": to_toml(result.settings),
-        "true_lambda_1": None if loaded.truth is None else loaded.truth.lambda_1,
-        "provenance": {
-            "command": shlex.join(["kaffee", *sys.argv[1:]]),
-            "seed": origin["seed"],
-            "data": origin["fingerprint"],
-            "held-out data": certificate.about["test"]["fingerprint"],
-            **origin["versions"],
-        },
-    }
     certificate = replace(
         certificate,
         about={**certificate.about, **({"warning": doubt} if doubt else {})},
@@ -70,25 +57,37 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
             _thin_losses("Pretraining", "squared error", result.prior),
             _thin_losses(f"Adaptation ({result.settings.method})", "NLL per entry", result.fitted),
         ),
-        page=page,
+        page={
+            "title": title,
+            "summary": f"Pretraining: {result.prior.report}. Adaptation: {result.fitted.report}.",
+            "settings": to_toml(result.settings),
+            "true_lambda_1": None if loaded.truth is None else loaded.truth.lambda_1,
+            "provenance": {
+                "command": shlex.join(["kaffee", *sys.argv[1:]]),
+                "seed": origin["seed"],
+                "data": origin["fingerprint"],
+                "held-out data": certificate.about["test"]["fingerprint"],
+                **origin["versions"],
+            },
+        },
     )
     # As a reader of the stored certificate sees it, so that drawing it again gives the same page.
     certificate = Certificate.from_dict(certificate.to_dict(), certificate.arrays())
     draw(output, certificate)
-    tables = [table.to_record() for table in (result_table(certificate), verdict_table(certificate))]
+    tables = [table.to_record() for table in (tabulate_results(certificate), tabulate_verdicts(certificate))]
     # Written last: whoever finds it may take everything else for done.
     run = output if (output / "run.json").exists() else output.parent
-    certificate.save(output, {"made_of": _made_of(run), "tables": tables})
+    certificate.save(output, {"made_of": _trace_origin(run), "tables": tables})
     return Conclusion(certificate, output, (result.prior, result.fitted))
 
 
 def _thin_losses(stage: str, loss: str, done: "Stage") -> "Losses":
-    """Average the losses of neighbouring updates so that at most `MAX_LOSSES` remain."""
+    """Average the losses of neighbouring updates so that at most `_MAX_LOSSES` remain."""
     import numpy as np
 
     from kaffee.certification.certificate import Losses
 
-    blocks = np.array_split(np.asarray(done.losses, np.float64), min(MAX_LOSSES, max(len(done.losses), 1)))
+    blocks = np.array_split(np.asarray(done.losses, np.float64), min(_MAX_LOSSES, max(len(done.losses), 1)))
     ends = np.cumsum([len(block) for block in blocks])
     finite = [block[np.isfinite(block)] for block in blocks]
     values = np.array([block.mean() if len(block) else np.nan for block in finite])
@@ -97,22 +96,22 @@ def _thin_losses(stage: str, loss: str, done: "Stage") -> "Losses":
 
 def draw(output: Path, certificate: "Certificate") -> None:
     """Write the page, its still figures and the checks to a folder."""
-    from kaffee.records import write_atomically, write_json
-    from kaffee.report.page import png
-    from kaffee.report.sections import certificate_page
+    from kaffee.records import jsonable, write_atomically, write_json
+    from kaffee.report.sections import lay_out_certificate
     from kaffee.report.stills import draw_stills
+    from kaffee.report.style import encode_png
 
-    write_json(output / "checks.json", {name: check.to_dict() for name, check in certificate.checks.items()})
+    write_json(output / "checks.json", jsonable(certificate.checks))
     for name, figure in draw_stills(certificate).items():
-        write_atomically(output / f"{name}.png", png(figure))
-    write_atomically(output / "report.html", certificate_page(certificate).to_html().encode())
+        write_atomically(output / f"{name}.png", encode_png(figure))
+    write_atomically(output / "report.html", lay_out_certificate(certificate).to_html().encode())
 
 
-def stored_conclusion(run: "Run") -> Conclusion | None:
+def load_conclusion(run: "Run") -> Conclusion | None:
     """Return what a finished run concluded, if this version did so from the models and data that are there."""
     from kaffee.certification.certificate import Certificate
 
-    if not (run.path / "report.html").exists() or why_stale(run.path):
+    if not (run.path / "report.html").exists() or explain_staleness(run.path):
         return None
     prior, fitted = (run.finished(name) for name in ("prior", run.settings.method))
     if prior is None or fitted is None:
@@ -120,7 +119,7 @@ def stored_conclusion(run: "Run") -> Conclusion | None:
     return Conclusion(Certificate.load(run.path)[0], run.path, (prior, fitted))
 
 
-def why_stale(run: Path) -> str:
+def explain_staleness(run: Path) -> str:
     """Say why the stored certificate of a run cannot be drawn; empty if it can."""
     from kaffee.certification.certificate import Certificate
     from kaffee.errors import CheckpointError
@@ -128,14 +127,14 @@ def why_stale(run: Path) -> str:
     if not (run / "certificate.json").exists():
         return "there is no certificate yet"
     try:
-        made = Certificate.load(run)[1].get("made_of", {})
-        changed = [key for key, value in _made_of(run).items() if value != made.get(key)]
+        origin = Certificate.load(run)[1].get("made_of", {})
+        changed = [key for key, value in _trace_origin(run).items() if value != origin.get(key)]
     except CheckpointError:
         return "the stored certificate is damaged or another version wrote it"
     return f"the stored certificate is about other {' and '.join(changed)}" if changed else ""
 
 
-def _made_of(run: Path) -> dict[str, Any]:
+def _trace_origin(run: Path) -> dict[str, Any]:
     """Return what decides a certificate: version, models, data and the user's code; from files, nothing is loaded."""
     from kaffee import __version__
     from kaffee.fitting.initial_core import is_own
@@ -143,10 +142,9 @@ def _made_of(run: Path) -> dict[str, Any]:
     from kaffee.records import read_json
 
     folder = Run(run)
-    settings = folder.settings
-    start = settings.core.start
+    start = folder.settings.core.start
     own = Path(start.rpartition(":")[0]).read_bytes() if start is not None and is_own(start) else b""
-    stages = ("prior", settings.method)
+    stages = ("prior", folder.settings.method)
     return {
         "kaffee": __version__,
         "models": [read_json(run / name / "model.json", "model").get("sha256") for name in stages],
@@ -159,16 +157,17 @@ def show(conclusion: Conclusion, *, json: bool) -> None:
     """Print the tables, why checks did not pass and the name of the page, or JSON."""
     from rich.console import Console
 
-    from kaffee.report.page import reasons
-    from kaffee.report.sections import result_table, verdict_table
+    from kaffee.records import jsonable
+    from kaffee.report.page import list_reasons
+    from kaffee.report.sections import tabulate_results, tabulate_verdicts
 
     certificate = conclusion.certificate
     if json:
-        checks = {name: check.to_dict() for name, check in certificate.checks.items()}
-        typer.echo(json_module.dumps({**checks, "axes": certificate.to_dict()["axes"]}, indent=2))
+        values = {**jsonable(certificate.checks), "axes": certificate.to_dict()["axes"]}
+        typer.echo(json_module.dumps(values, indent=2))
         return
-    for table in (result_table(certificate), verdict_table(certificate)):
+    for table in (tabulate_results(certificate), tabulate_verdicts(certificate)):
         Console().print(table)
-    for line in reasons(vars(verdict) for verdict in certificate.verdicts):
+    for line in list_reasons(vars(verdict) for verdict in certificate.verdicts):
         typer.echo(line)
     typer.echo(f"Report: {conclusion.output / 'report.html'}")

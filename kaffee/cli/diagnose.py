@@ -24,11 +24,11 @@ def _conclude(path: Path, record: Any, figure: "Figure", table: "Table", lines: 
     from rich.console import Console
 
     from kaffee.records import write_atomically, write_json
-    from kaffee.report.page import png
+    from kaffee.report.style import encode_png
 
     write_json(path.with_name(f"{path.name}.json"), record)
     picture = path.with_name(f"{path.name}.png")
-    write_atomically(picture, png(figure))
+    write_atomically(picture, encode_png(figure))
     if json:
         typer.echo(json_module.dumps(record, indent=2))
         return

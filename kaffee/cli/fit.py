@@ -127,8 +127,8 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
     """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
     from rich.console import Console
 
-    from kaffee.certification.certificate import shortage
-    from kaffee.cli.conclusion import conclude, show, stored_conclusion
+    from kaffee.certification.certificate import describe_shortage
+    from kaffee.cli.conclusion import conclude, load_conclusion, show
     from kaffee.fitting.initial_core import is_own
     from kaffee.fitting.run import short_recordings, summarise
     from kaffee.progress import TrainingProgress
@@ -141,9 +141,9 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
         console.print(f"warning: {note}", **warn)
     if is_own(settings.core.start):
         run.core = settings.core.start  # whoever fits or resumes names the code; other commands must be told
-    known = stored_conclusion(run)
+    known = load_conclusion(run)
     if known is None:
-        if certify and (few := shortage(loaded.series.split(1.0 - settings.test_fraction)[1])):
+        if certify and (few := describe_shortage(loaded.series.split(1.0 - settings.test_fraction)[1])):
             console.print(f"warning: {few}", **warn)
         with TrainingProgress(console, quiet=quiet) as progress:
             result = run.train(progress.watcher)

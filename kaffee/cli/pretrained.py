@@ -79,6 +79,7 @@ def adapt(
     from kaffee.foundation.context import CALIBRATED, HELD_OUT, IN_CONTEXT, lyapunov_window, shorten_window
     from kaffee.foundation.hub import obtain
     from kaffee.foundation.weights import DEFAULT
+    from kaffee.records import jsonable
 
     _check_folder(output)
     lyapunov_window(lyapunov, 1.0)  # an exponent that is no number, before anything is read
@@ -124,7 +125,7 @@ def adapt(
     checked, likeness = _check(result, loaded)
     if json:
         between = None if likeness is None else {"d_stsp": likeness[0], "d_h": likeness[1]}
-        measured = {"check": None if checked is None else checked.to_dict(), "truth_against_truth": between}
+        measured = {"check": jsonable(checked), "truth_against_truth": between}
         typer.echo(json_module.dumps({**facts, **measured}, indent=2))
     else:
         typer.echo(f"{output}: {method} on a context of {rows} rows, {updates} updates")

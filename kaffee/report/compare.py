@@ -9,14 +9,14 @@ from kaffee.data.validation import quoted
 from kaffee.errors import CheckpointError
 from kaffee.records import read_json
 from kaffee.report import figures
-from kaffee.report.page import Picture, Report, Section, decided_by
-from kaffee.report.sections import spectra_curves
+from kaffee.report.page import Picture, Report, Section, describe_decision
+from kaffee.report.sections import arrange_spectra
 from kaffee.tables import Table
 
 Stored = Mapping[str, Any]
 
-# (name, where it stands in the file, what is better)
-METRICS: tuple[tuple[str, tuple[Any, ...], str | float | None], ...] = (
+# (name, place in the file, what is better)
+_METRICS: tuple[tuple[str, tuple[Any, ...], str | float | None], ...] = (
     ("nll, one step", ("scores", "methods", "surrogate", 0, "nll_standard"), "low"),
     ("nll, longest horizon", ("scores", "methods", "surrogate", -1, "nll_standard"), "low"),
     ("crps, longest horizon", ("scores", "methods", "surrogate", -1, "crps_standard"), "low"),
@@ -41,9 +41,6 @@ def _find_winner(values: Sequence[float | None], best: str | float | None) -> in
 
     Args:
         best: "low", "high", or the value to be near to; None: none is better than another.
-
-    >>> _find_winner([0.5, 0.4], "low"), _find_winner([0.89, 0.8], 0.9), _find_winner([None, 1.0], "low")
-    (1, 0, None)
     """
     if best is None:
         return None
@@ -68,7 +65,7 @@ def read_certificate(run: Path) -> Stored:
     return stored
 
 
-def _at(stored: Any, path: tuple[Any, ...]) -> Any:
+def _look_up(stored: Any, *path: Any) -> Any:
     """Return a value deep inside; None where something on the way is not there."""
     for key in path:
         try:
@@ -78,131 +75,112 @@ def _at(stored: Any, path: tuple[Any, ...]) -> Any:
     return stored
 
 
-def comparison_table(certificates: Mapping[str, Stored]) -> Table:
+def tabulate_comparison(certificates: Mapping[str, Stored]) -> Table:
     """Show all numbers side by side, with the name of the better run: a mark that every format can show."""
     rows: list[list[Any]] = []
-    for name, path, best in METRICS:
-        raw = [_at(stored, path) for stored in certificates.values()]
+    for name, path, best in _METRICS:
+        raw = [_look_up(stored, *path) for stored in certificates.values()]
         values = [float(value) if isinstance(value, int | float) else None for value in raw]
         if any(value is not None for value in values):
             winner = _find_winner(values, best)
             rows.append([name, *values, "–" if winner is None else list(certificates)[winner]])
     columns = ("metric", *certificates, "better")
-    return Table("Runs on their held-out data", columns, rows, note=_caution(certificates))
+    return Table("Runs on their held-out data", columns, rows, note=_describe_differences(certificates))
 
 
-def _caution(certificates: Mapping[str, Stored]) -> str:
+def _describe_differences(certificates: Mapping[str, Stored]) -> str:
     """Say why numbers of these runs may differ although the runs do not."""
-    notes = [f"{run}: {text}" for run, stored in certificates.items() if (text := _at(stored, ("about", "warning")))]
-    columns = {run: _at(stored, ("about", "columns")) or [] for run, stored in certificates.items()}
+    about = {run: stored["about"] for run, stored in certificates.items()}
+    notes = [f"{run}: {each['warning']}" for run, each in about.items() if each.get("warning")]
+    columns = {run: each.get("columns") or [] for run, each in about.items()}
     if len(set(map(frozenset, columns.values()))) > 1:
-        notes.append(f"The runs have different columns ({_by_run(columns)}): their numbers are about different things.")
-    elif len({_at(stored, ("about", "test", "fingerprint")) for stored in certificates.values()}) > 1:
+        names = _join_names(columns)
+        notes.append(f"The runs have different columns ({names}): their numbers are about different things.")
+    elif len({_look_up(each, "test", "fingerprint") for each in about.values()}) > 1:
         notes.append("The held-out data differ between runs: differences may be theirs.")
     return " ".join(notes)
 
 
-def _by_run(names: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{run}: {quoted(each)}" for run, each in names.items())
+def _join_names(names: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{run}: {quoted(each)}" for run, each in names.items() if each)
 
 
-def _verdicts_table(
-    certificates: Mapping[str, Stored], title: str = "Verdicts", show: Callable[[Stored], str] | None = None
-) -> Table:
-    """Show the verdict of every check for every run, or something else about it."""
-    show = show or (lambda verdict: str(verdict.get("status") or "–"))
+def _tabulate_verdicts(certificates: Mapping[str, Stored], title: str, show: Callable[[Stored], str]) -> Table:
+    """Show something about the verdict of every check for every run."""
     names = [str(verdict["name"]) for verdict in next(iter(certificates.values()))["verdicts"]]
-    found = {run: {v.get("name"): show(v) for v in stored["verdicts"]} for run, stored in certificates.items()}
-    return Table(
-        title, ("check", *certificates), [[name, *(v.get(name, "–") for v in found.values())] for name in names]
-    )
+    shown = [{v.get("name"): show(v) for v in stored["verdicts"]} for stored in certificates.values()]
+    return Table(title, ("check", *certificates), [[name, *(each.get(name, "–") for each in shown)] for name in names])
 
 
-def _decided_table(certificates: Mapping[str, Stored]) -> Table:
-    """Show what decided the verdict of every check for every run."""
-    return _verdicts_table(certificates, "Decided by", decided_by)
-
-
-def compared_page(certificates: Mapping[str, Stored]) -> Report:
+def lay_out_comparison(certificates: Mapping[str, Stored]) -> Report:
     """Lay out the page: verdicts, numbers, and the figures that say more when they lie over each other."""
-    spectra, left_out = _spectra(certificates)
-    pictures = [*_coverage(certificates), *_scores(certificates), *spectra, *_exponents(certificates)]
+    pictures, left_out = _overlay_figures(certificates)
+    verdicts = [
+        _tabulate_verdicts(certificates, "Verdicts", lambda verdict: str(verdict.get("status") or "–")),
+        _tabulate_verdicts(certificates, "Decided by", describe_decision),
+    ]
     return Report(
         f"kaffee compare: {', '.join(certificates)}",
         [
-            Section("Verdicts", tables=[_verdicts_table(certificates), _decided_table(certificates)]),
-            Section("Numbers", tables=[comparison_table(certificates)]),
+            Section("Verdicts", tables=verdicts),
+            Section("Numbers", tables=[tabulate_comparison(certificates)]),
             *([Section("Figures", left_out, pictures=pictures)] if pictures or left_out else []),
         ],
         subtitle="Each run on its own held-out data.",
-        provenance={run: _at(stored, ("about", "test", "fingerprint")) for run, stored in certificates.items()},
+        provenance={run: _look_up(stored, "about", "test", "fingerprint") for run, stored in certificates.items()},
     )
 
 
-def _read_all(certificates: Mapping[str, Stored], *path: Any) -> dict[str, Any]:
-    """Return a part of each certificate that has it, if at least two do."""
-    parts = {run: part for run, stored in certificates.items() if (part := _at(stored, path))}
+def _read_all(certificates: Mapping[str, Stored], path: Sequence[str], *keys: Sequence[str]) -> dict[str, Any]:
+    """Return a part of each certificate that has it with all of these entries, if at least two do."""
+    parts = {run: _look_up(stored, *path) for run, stored in certificates.items()}
+    parts = {run: part for run, part in parts.items() if all(_look_up(part, *key) for key in keys)}
     return parts if len(parts) > 1 else {}
 
 
-def _coverage(certificates: Mapping[str, Stored]) -> list[Picture]:
-    parts = _read_all(certificates, "residuals")
-    curves = {run: part["curve"] for run, part in parts.items() if part.get("curve") and part.get("curve_levels")}
-    if len(curves) < 2:
-        return []
-    figure = figures.plot_coverage(parts[next(iter(curves))]["curve_levels"], curves)
-    return [Picture("Coverage of one-step bands", "On the diagonal if bands hold what they say.", figure)]
+def _overlay_figures(certificates: Mapping[str, Stored]) -> tuple[list[Picture], str]:
+    """Draw what at least two runs have, and say what is left out."""
+    pictures, left_out = [], ""
+    if parts := _read_all(certificates, ["residuals"], ["curve"], ["curve_levels"]):
+        levels = next(iter(parts.values()))["curve_levels"]
+        figure = figures.plot_coverage(levels, {run: part["curve"] for run, part in parts.items()})
+        pictures.append(Picture("Coverage of one-step bands", "On the diagonal if bands hold what they say.", figure))
+    if parts := _read_all(certificates, ["scores"], ["horizons"], ["methods", "surrogate"]):
+        curves = {
+            run: (part["horizons"], [score["nll_standard"] for score in part["methods"]["surrogate"]])
+            for run, part in parts.items()
+        }
+        log_x = max(len(part["horizons"]) for part in parts.values()) > 2
+        figure = figures.plot_curves({"": curves}, x="horizon (steps)", y="NLL", log_x=log_x)
+        pictures.append(Picture("NLL by horizon", "Standardised units, lower is better.", figure))
+    if parts := _read_all(certificates, ["agreement"], ["frequencies"], ["spectra"], ["shown"]):
+        spectra, left_out = _overlay_spectra(parts)
+        pictures += spectra
+    if parts := _read_all(certificates, ["agreement", "exponents"], ["values"], ["errors"]):
+        count = min(len(part["values"]) for part in parts.values())
+        exponents = {
+            run: (part["values"][:count], [error or 0.0 for error in part["errors"][:count]])
+            for run, part in parts.items()
+        }
+        figure = figures.plot_exponents(exponents)
+        pictures.append(Picture("Lyapunov exponents of the cores", "Bars are two standard errors.", figure))
+    return pictures, left_out
 
 
-def _scores(certificates: Mapping[str, Stored]) -> list[Picture]:
-    curves = {}
-    for run, part in _read_all(certificates, "scores").items():
-        own = _at(part, ("methods", "surrogate"))
-        if own and part.get("horizons"):
-            curves[run] = (part["horizons"], [score["nll_standard"] for score in own])
-    if len(curves) < 2:
-        return []
-    log_x = max(len(horizons) for horizons, _ in curves.values()) > 2
-    figure = figures.plot_curves({"": curves}, x="horizon (steps)", y="NLL", log_x=log_x)
-    return [Picture("NLL by horizon", "Standardised units, lower is better.", figure)]
-
-
-def _spectra(certificates: Mapping[str, Stored]) -> tuple[list[Picture], str]:
-    """Overlay the spectra of the columns that all runs have, and name those that not all have."""
-    parts = {
-        run: part
-        for run, part in _read_all(certificates, "agreement").items()
-        if all(part.get(key) for key in ("frequencies", "spectra", "shown"))
-    }
-    if len(parts) < 2:
-        return [], ""
+def _overlay_spectra(parts: Mapping[str, Any]) -> tuple[list[Picture], str]:
+    """Draw the spectra of the columns that all runs have, and name those that not all have."""
     columns = {run: part["shown"] for run, part in parts.items()}
     common = [name for name in next(iter(columns.values())) if all(name in each for each in columns.values())]
-    others = {run: [name for name in each if name not in common] for run, each in columns.items()}
-    which = _by_run({run: names for run, names in others.items() if names})
-    text = f"'Power spectra' shows common columns only, without {which}." if which else ""
+    which = _join_names({run: [name for name in each if name not in common] for run, each in columns.items()})
     if not common:
         return [], f"'Power spectra' is left out, since no column is in all runs ({which})."
     curves: dict[str, dict[str, tuple[Any, Any]]] = {name: {} for name in common}
     for run, part in parts.items():
-        for column, each in spectra_curves(part["frequencies"], part["spectra"], part["shown"]).items():
-            for name, curve in each.items() if column in common else ():
+        own = arrange_spectra(part["frequencies"], part["spectra"], part["shown"])
+        for column in common:
+            for name, curve in own[column].items():
                 # What does not belong to a run is shown once.
-                shared = name in ("data", "truth")
-                if not shared or name not in curves[column]:
-                    curves[column][name if shared else f"{run}: {name}"] = curve
+                curves[column].setdefault(name if name in ("data", "truth") else f"{run}: {name}", curve)
     figure = figures.plot_curves(curves, x="frequency (per unit of time)", y="power", log_x=True, log_y=True)
+    text = f"'Power spectra' shows common columns only, without {which}." if which else ""
     return [Picture("Power spectra", "Of the held-out data and of free runs.", figure)], text
-
-
-def _exponents(certificates: Mapping[str, Stored]) -> list[Picture]:
-    found = {
-        run: (part["values"], [error or 0.0 for error in part["errors"]])
-        for run, part in _read_all(certificates, "agreement", "exponents").items()
-        if part.get("values") and part.get("errors")
-    }
-    if len(found) < 2:
-        return []
-    count = min(len(values) for values, _ in found.values())
-    figure = figures.plot_exponents({run: (values[:count], errors[:count]) for run, (values, errors) in found.items()})
-    return [Picture("Lyapunov exponents of the cores", "Bars are two standard errors.", figure)]

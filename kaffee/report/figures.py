@@ -1,11 +1,12 @@
 """Build interactive figures with Plotly: for the page of a run, for comparisons and for notebooks.
 
-All functions take plain arrays and return a `plotly.graph_objects.Figure`. A figure with several panels, such as one
-for each coordinate, has a menu to choose the one shown. Names are shown as they are: markup in them is escaped.
+A figure with several panels, such as one for each coordinate, has a menu to choose the one shown. Names are shown as
+they are: markup in them is escaped.
 """
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +15,14 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from plotly.subplots import make_subplots
 
+from kaffee.certification.certificate import Losses, Withheld
 from kaffee.metrics.spectra import decorrelation_time
 from kaffee.report.style import COLOURS, GREY, TEMPLATE
 
-CYCLE = ("kaffee", "prior", "frozen_core", "core_collapse", "noise_masking", "blind")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+_CYCLE = ("kaffee", "prior", "frozen_core", "core_collapse", "noise_masking", "blind")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 # What has one of these names has the same look in all figures; "truth" is black, or white in the dark.
-LOOKS = {
+_LOOKS = {
     "truth": ("truth", "dash"),
     "truth (largest)": ("truth", "dash"),
     "data": ("truth", "solid"),
@@ -33,15 +35,17 @@ LOOKS = {
     "climatology": (GREY, "dot"),
     "linear": ("prior", "dashdot"),
 }
-HEIGHT = 400
-MAX_COORDINATES = 6
+_BLUE: dict[str, Any] = {"color": COLOURS["kaffee"], "dash": "solid"}
+_HEIGHT = 400
+_MAX_COORDINATES = 6
 MAX_NUMBERS = 75_000
 """Numbers in a drawing of attractors, which decide the size of a page: 0.4 megabytes."""
 
 Curves = Mapping[str, tuple[ArrayLike, ArrayLike]]
+_Path = Float[np.ndarray, "T N"]
 
 
-class Panel(NamedTuple):
+class _Panel(NamedTuple):
     """Traces that are shown together, with the label and the limits of their y axis where these are its own."""
 
     traces: Sequence[Any]
@@ -49,60 +53,58 @@ class Panel(NamedTuple):
     limits: tuple[float, float] | None = None
 
 
-def _look(name: str, i: int) -> tuple[str, str]:
+def _choose_look(name: str, i: int) -> tuple[str, str]:
     """Return the colour and the dash of a name, or else of a number."""
-    colour, dash = LOOKS.get(name, (CYCLE[i % len(CYCLE)], DASHES[i % len(DASHES)]))
+    colour, dash = _LOOKS.get(name, (_CYCLE[i % len(_CYCLE)], _DASHES[i % len(_DASHES)]))
     return COLOURS[colour], dash
 
 
-def _see_through(colour: str, opacity: float) -> str:
+def _fade(colour: str, opacity: float) -> str:
     red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity:.2f})"
 
 
-def _numbers(values: ArrayLike) -> Float[np.ndarray, " T"]:
+def _shorten(values: ArrayLike) -> Float[np.ndarray, " T"]:
     """Return numbers in single precision, which keeps pages small; NaN, which leaves a gap, where one is not finite."""
     with np.errstate(over="ignore"):
         array = np.asarray(values, np.float64).astype(np.float32)
     return np.where(np.isfinite(array), array, np.float32(np.nan))
 
 
-def _log_axis(curves: Sequence[ArrayLike] = ()) -> dict[str, Any]:
+def _make_log_axis(curves: Sequence[ArrayLike] = ()) -> dict[str, Any]:
     """Return a logarithmic axis; one tick for each power of ten if the curves span several."""
-    every = np.concatenate([np.zeros(0), *(np.ravel(_numbers(curve)) for curve in curves)])
+    every = np.concatenate([np.zeros(0), *(np.ravel(_shorten(curve)) for curve in curves)])
     every = every[every > 0]
     wide = every.size > 0 and every.max() > 100 * every.min()
     return {"type": "log", "exponentformat": "power", "dtick": 1 if wide else None}
 
 
-def _line(name: str, x: ArrayLike, y: ArrayLike, i: int = 0, **options: Any) -> Any:
+def _draw_line(name: str, x: ArrayLike, y: ArrayLike, i: int = 0, mode: str = "lines", **look: Any) -> Any:
     """Draw a curve; the name decides its look, or else its number `i`."""
-    colour, dash = _look(name, i)
-    look = {"color": colour, "dash": dash, **options.pop("line", {})}
-    options = {"mode": "lines", **options}
-    return go.Scatter(x=np.asarray(x), y=_numbers(y), name=_label(name), line=look, **options)
+    colour, dash = _choose_look(name, i)
+    line = {"color": colour, "dash": dash, **look}
+    return go.Scatter(x=np.asarray(x), y=_shorten(y), name=_escape(name), line=line, mode=mode)
 
 
-def _band(name: str, x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float = 0.25) -> list[Any]:
+def _draw_band(name: str, x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float = 0.25) -> Any:
     """Draw the area between two curves."""
-    options: dict[str, Any] = {"x": np.asarray(x), "mode": "lines", "line": {"width": 0, "color": colour}}
-    options |= {"legendgroup": name}
+    line = {"width": 0, "color": colour}
+    options: dict[str, Any] = {"x": np.asarray(x), "mode": "lines", "line": line, "legendgroup": name}
     return [
-        go.Scatter(y=_numbers(low), name=f"{name}, low", showlegend=False, **options),
-        go.Scatter(y=_numbers(high), name=name, fill="tonexty", fillcolor=_see_through(colour, opacity), **options),
+        go.Scatter(y=_shorten(low), name=f"{name}, low", showlegend=False, **options),
+        go.Scatter(y=_shorten(high), name=name, fill="tonexty", fillcolor=_fade(colour, opacity), **options),
     ]
 
 
-def _points(name: str, x: ArrayLike, y: ArrayLike, i: int = 0, error: ArrayLike | None = None, **options: Any) -> Any:
+def _draw_points(name: str, x: ArrayLike, y: ArrayLike, i: int = 0, error: ArrayLike | None = None, **look: Any) -> Any:
     """Draw single values, with error bars if there are any."""
-    bars = None if error is None else {"array": _numbers(error), "thickness": 1.5}
-    look = {"color": _look(name, i)[0], "size": 7, **options.pop("marker", {})}
-    shown = {"name": _label(name), "error_y": bars, "marker": look, **options}
-    return go.Scatter(x=np.asarray(x), y=_numbers(y), mode="markers", **shown)
+    bars = None if error is None else {"array": _shorten(error), "thickness": 1.5}
+    marker = {"color": _choose_look(name, i)[0], "size": 7, **look}
+    return go.Scatter(x=np.asarray(x), y=_shorten(y), mode="markers", name=_escape(name), error_y=bars, marker=marker)
 
 
 def _plot_panels(
-    panels: Mapping[str, Panel],
+    panels: Mapping[str, _Panel],
     *,
     x: str,
     y: str = "",
@@ -110,36 +112,30 @@ def _plot_panels(
     y_axis: Mapping[str, Any] | None = None,
     hover: str = "x unified",
 ) -> go.Figure:
-    """Draw panels on one pair of axes, with a menu that chooses the one shown.
-
-    Args:
-        x, y: Labels of the axes.
-        x_axis, y_axis: More properties of the axes.
-    """
+    """Draw panels on one pair of axes with these labels and properties, and a menu that chooses the one shown."""
     figure = go.Figure()
+    layouts: list[dict[str, Any]] = []
     for i, (name, panel) in enumerate(panels.items()):
         for trace in panel.traces:
             # The page makes its tables of numbers from these.
             trace.update(visible=i == 0, meta=name if len(panels) > 1 else None)
             figure.add_trace(trace)
-    first = next(iter(panels.values()))
-    _dress(figure, HEIGHT, hover)
-    figure.update_xaxes(**{"title_text": x, **(x_axis or {})})
-    figure.update_yaxes(**{"title_text": _label(first.y) or y, "range": first.limits, **(y_axis or {})})
-    layouts: list[dict[str, Any]] = []
-    for panel in panels.values():
         limits = {"yaxis.autorange": True} if panel.limits is None else {"yaxis.range": list(panel.limits)}
-        layouts.append({"yaxis.title.text": _label(panel.y) or y, **limits})
+        layouts.append({"yaxis.title.text": _escape(panel.y) or y, **limits})
+    _dress(figure, _HEIGHT, hover)
+    figure.update_xaxes(title_text=x, **(x_axis or {}))
+    first = next(iter(panels.values()))
+    figure.update_yaxes(**{"title_text": layouts[0]["yaxis.title.text"], "range": first.limits, **(y_axis or {})})
     shares = [[name == other for other, each in panels.items() for _ in each.traces] for name in panels]
     return _add_menu(figure, list(panels), shares, layouts)
 
 
-def _dress(figure: go.Figure, height: int, hover: str | bool = "x unified") -> go.Figure:
+def _dress(figure: go.Figure, height: int, hover: str = "x unified") -> go.Figure:
     figure.layout.template = TEMPLATE  # in place of Plotly's own, which an update would only extend
     return figure.update_layout(height=height, hovermode=hover)
 
 
-def _label(text: str) -> str:
+def _escape(text: str) -> str:
     return escape(text, quote=False)
 
 
@@ -147,31 +143,28 @@ def _add_menu(
     figure: go.Figure, names: Sequence[str], visible: Sequence[list[bool]], layouts: Sequence[dict[str, Any]]
 ) -> go.Figure:
     """Add a menu that chooses which traces are visible, if there are several choices."""
-    buttons = [
-        {
-            "label": _label(name if len(name) <= 24 else f"{name[:23]}…"),
-            "method": "update",
-            "args": [{"visible": v}, each],
-        }
-        for name, v, each in zip(names, visible, layouts, strict=True)
-    ]
-    if len(buttons) > 1:
+    if len(names) > 1:
+        labels = [_escape(name if len(name) <= 24 else f"{name[:23]}…") for name in names]
+        buttons = [
+            {"label": label, "method": "update", "args": [{"visible": shown}, layout]}
+            for label, shown, layout in zip(labels, visible, layouts, strict=True)
+        ]
         place = {"x": 1.0, "xanchor": "right", "y": 1.0, "yanchor": "bottom", "pad": {"b": 6}}
         figure.update_layout(updatemenus=[{"buttons": buttons, **place}])
     return figure
 
 
-def plot_attractor(runs: Mapping[str, Float[np.ndarray, "T N"]], columns: Sequence[str]) -> go.Figure:
+def plot_attractor(runs: Mapping[str, _Path], columns: Sequence[str]) -> go.Figure:
     """Draw trajectories side by side: three coordinates to be turned, two in a plane, or one against its past.
 
     Args:
         runs: By name; the first one sets the limits. Missing values leave gaps.
         columns: Names of the coordinates; with more than three a menu chooses neighbouring ones.
     """
-    names = [str(column) for column in columns[:MAX_COORDINATES]]
+    names = [str(column) for column in columns[:_MAX_COORDINATES]]
     # Every choice of coordinates has its own copy of the numbers.
     room = MAX_NUMBERS // (len(runs) * 3 * (1 if len(names) < 4 else len(names)))
-    shown = {name: _numbers(run[:room, :MAX_COORDINATES]) for name, run in runs.items()}
+    shown = {name: _shorten(run[:room, :_MAX_COORDINATES]) for name, run in runs.items()}
     if len(names) == 1:
         known = next(iter(shown.values()))
         known = known[np.isfinite(known)]
@@ -183,46 +176,35 @@ def plot_attractor(runs: Mapping[str, Float[np.ndarray, "T N"]], columns: Sequen
     titles = [", ".join(names[j] for j in choice) for choice in choices]
     across = min(len(shown), 2)
     down = -(-len(shown) // across)
-    figure = make_subplots(
-        rows=down,
-        cols=across,
-        specs=[[{"type": "xy" if flat else "scene"}] * across] * down,
-        subplot_titles=[_label(name) for name in shown],
-        horizontal_spacing=0.12 if flat else 0.02,
-        vertical_spacing=0.16 if flat else 0.06,
-    )
+    specs = [[{"type": "xy" if flat else "scene"}] * across] * down
+    space = dict(zip(("horizontal_spacing", "vertical_spacing"), (0.12, 0.16) if flat else (0.02, 0.06), strict=True))
+    figure = make_subplots(down, across, specs=specs, subplot_titles=[_escape(name) for name in shown], **space)
     for i, (name, run) in enumerate(shown.items()):
-        look = {"color": _look(name, i)[0], "width": 1 if flat else 1.5}
+        look = {"color": _choose_look(name, i)[0], "width": 1 if flat else 1.5}
         for k, (choice, title) in enumerate(zip(choices, titles, strict=True)):
-            trace = (go.Scatter if flat else go.Scatter3d)(
-                **dict(zip("xyz", run[:, choice].T, strict=False)),
-                name=_label(name),
-                mode="lines",
-                line=look,
-                showlegend=False,
-                visible=k == 0,
-                meta=title if len(choices) > 1 else None,
-            )
+            path = dict(zip("xyz", run[:, choice].T, strict=False))
+            trace = (go.Scatter if flat else go.Scatter3d)(**path, name=_escape(name), mode="lines", line=look)
+            trace.update(showlegend=False, visible=k == 0, meta=title if len(choices) > 1 else None)
             figure.add_trace(trace, row=i // across + 1, col=i % across + 1)
     _dress(figure, (360 if flat else 340) * down, "closest")
-    limits = [list(_limits(column)) for column in next(iter(shown.values())).T]
+    limits = [list(find_limits(column)) for column in next(iter(shown.values())).T]
     if flat:
-        figure.update_xaxes(title_text=_label(names[0]), range=limits[0])
-        return figure.update_yaxes(title_text=_label(names[1]), range=limits[1])
+        figure.update_xaxes(title_text=_escape(names[0]), range=limits[0])
+        return figure.update_yaxes(title_text=_escape(names[1]), range=limits[1])
     camera = {"eye": {"x": 0.8, "y": -1.95, "z": 0.5}, "center": {"x": 0, "y": 0, "z": -0.12}}
     figure.update_scenes(aspectmode="cube", camera=camera)
+    scenes = ["scene", *(f"scene{i}" for i in range(2, len(shown) + 1))]
     layouts: list[dict[str, Any]] = [{} for _ in choices]
     for layout, choice in zip(layouts, choices, strict=True):
-        for scene in ("scene", *(f"scene{i + 1}" for i in range(1, len(shown)))):
-            for axis, j in zip("xyz", choice, strict=True):
-                layout[f"{scene}.{axis}axis.title.text"] = _label(names[j])
-                layout[f"{scene}.{axis}axis.range"] = limits[j]
+        for scene, (axis, j) in product(scenes, zip("xyz", choice, strict=True)):
+            layout[f"{scene}.{axis}axis.title.text"] = _escape(names[j])
+            layout[f"{scene}.{axis}axis.range"] = limits[j]
     figure.update_layout({key.replace(".", "_"): value for key, value in layouts[0].items()})
     shares = [[k == other for _ in shown for other in range(len(choices))] for k in range(len(choices))]
     return _add_menu(figure, titles, shares, layouts)
 
 
-def _limits(values: ArrayLike, margin: float = 0.1) -> tuple[float, float]:
+def find_limits(values: ArrayLike, margin: float = 0.1) -> tuple[float, float]:
     """Return limits around all finite values."""
     array = np.asarray(values, np.float64)
     array = array[np.isfinite(array)]
@@ -233,53 +215,47 @@ def _limits(values: ArrayLike, margin: float = 0.1) -> tuple[float, float]:
 
 def plot_forecast(
     times: ArrayLike,
-    quantiles: Mapping[float, Float[np.ndarray, "H N"]],
+    quantiles: Mapping[float, _Path],
     columns: Sequence[str],
     *,
-    history_times: ArrayLike = (),
-    history: Float[np.ndarray, "P N"] | None = None,
-    truth: Float[np.ndarray, "H N"] | None = None,
+    history_times: ArrayLike,
+    history: _Path,
+    truth: _Path | None = None,
     x: str = "time",
 ) -> go.Figure:
     """Draw a fan: what was read, nested bands of what was forecast, and what came.
 
     Args:
-        quantiles: By level; levels q and 1 - q form a band.
+        quantiles: By level, with the median; levels q and 1 - q form a band.
         history: Readings before the forecast, at `history_times`.
         truth: Readings at `times`.
     """
     levels = {round(float(level), 6): np.asarray(values) for level, values in quantiles.items()}
-    lows = sorted(level for level in levels if level < 0.5 and round(1 - level, 6) in levels)
+    lows = sorted(level for level in levels if level < 0.5)
     panels = {}
     for j, column in enumerate(columns):
         traces: list[Any] = []
         for depth, low in enumerate(lows):
             high, opacity = round(1 - low, 6), 0.16 + 0.16 * depth / max(len(lows) - 1, 1)
             edges = levels[low][:, j], levels[high][:, j]
-            traces += _band(f"{100 * (high - low):g} % band", times, *edges, COLOURS["kaffee"], opacity)
-        if 0.5 in levels:
-            traces.append(_line("median", times, levels[0.5][:, j], line={"color": COLOURS["kaffee"], "dash": "solid"}))
-        known = [levels[0.5][:1, j]] if 0.5 in levels else []
-        if history is not None and len(history):
-            look = {"color": COLOURS[GREY], "dash": "solid"}
-            traces.append(_line("history", history_times, history[:, j], line=look))
-            known.append(history[:, j])
+            traces += _draw_band(f"{100 * (high - low):g} % band", times, *edges, COLOURS["kaffee"], opacity)
+        traces.append(_draw_line("median", times, levels[0.5][:, j], **_BLUE))
+        traces.append(_draw_line("history", history_times, history[:, j], color=COLOURS[GREY], dash="solid"))
+        limits = None
         if truth is not None:
-            traces.append(_line("truth", times, truth[:, j]))
-            known.append(truth[:, j])
-        # Bands may grow without bound; the readings decide what is shown.
-        limits = _limits(np.concatenate(known), 0.4) if truth is not None else None
-        panels[str(column)] = Panel(traces, str(column), limits)
+            traces.append(_draw_line("truth", times, truth[:, j]))
+            # Bands may grow without bound; the readings decide what is shown.
+            limits = find_limits(np.concatenate([levels[0.5][:1, j], history[:, j], truth[:, j]]), 0.4)
+        panels[str(column)] = _Panel(traces, str(column), limits)
     return _plot_panels(panels, x=x)
 
 
 def plot_coverage(levels: ArrayLike, shares: Mapping[str, ArrayLike]) -> go.Figure:
     """Draw the share of readings inside central bands over the level of the bands: on the diagonal if calibrated."""
-    traces = [_line("ideal", [0, 1], [0, 1])]
-    traces += [_line(name, levels, share, i, mode="lines+markers") for i, (name, share) in enumerate(shares.items())]
-    axis = {"range": [0, 1]}
-    panels = {"": Panel(traces)}
-    return _plot_panels(panels, x="level of the band", y="share of readings inside", x_axis=axis, y_axis=axis)
+    traces = [_draw_line("ideal", [0, 1], [0, 1])]
+    traces += [_draw_line(name, levels, share, i, "lines+markers") for i, (name, share) in enumerate(shares.items())]
+    labels = {"x": "level of the band", "y": "share of readings inside"}
+    return _plot_panels({"": _Panel(traces)}, **labels, x_axis={"range": [0, 1]}, y_axis={"range": [0, 1]})
 
 
 def plot_pit(density: ArrayLike, count: float) -> go.Figure:
@@ -289,13 +265,16 @@ def plot_pit(density: ArrayLike, count: float) -> go.Figure:
     spread = 1.96 * np.sqrt((len(heights) - 1) / max(count, 1.0))
     sides = np.repeat(edges, 2)[1:-1]
     low, high = (np.full(len(sides), side) for side in (max(1.0 - spread, 0.0), 1.0 + spread))
-    bars = go.Bar(
-        x=(edges[:-1] + edges[1:]) / 2, y=heights, width=1 / len(heights), name="readings", opacity=0.6, offsetgroup="0"
-    )
+    centres, width = (edges[:-1] + edges[1:]) / 2, 1 / len(heights)
+    bars = go.Bar(x=centres, y=heights, width=width, name="readings", opacity=0.6, offsetgroup="0")
     bars.marker.color = COLOURS["kaffee"]
-    traces = [bars, *_band("expected (95 %)", sides, low, high, COLOURS[GREY]), _line("ideal", [0, 1], [1, 1])]
+    traces = [
+        bars,
+        *_draw_band("expected (95 %)", sides, low, high, COLOURS[GREY]),
+        _draw_line("ideal", [0, 1], [1, 1]),
+    ]
     y = "density, uniform = 1"
-    return _plot_panels({"": Panel(traces)}, x="probability integral transform", y=y, x_axis={"range": [0, 1]})
+    return _plot_panels({"": _Panel(traces)}, x="probability integral transform", y=y, x_axis={"range": [0, 1]})
 
 
 def plot_calibration(levels: ArrayLike, shares: ArrayLike, density: ArrayLike, count: float) -> go.Figure:
@@ -305,21 +284,16 @@ def plot_calibration(levels: ArrayLike, shares: ArrayLike, density: ArrayLike, c
         figure.add_traces(list(part.data), rows=[1] * len(part.data), cols=[column] * len(part.data))
         figure.update_xaxes(title_text=part.layout.xaxis.title.text, row=1, col=column)
         figure.update_yaxes(title_text=part.layout.yaxis.title.text, row=1, col=column)
-    return _dress(figure, HEIGHT)
+    return _dress(figure, _HEIGHT)
 
 
-def plot_autocorrelation(
-    lags: Sequence[int],
-    values: Float[np.ndarray, "K N"],
-    bands: Float[np.ndarray, "K N"],
-    columns: Sequence[str],
-) -> go.Figure:
+def plot_autocorrelation(lags: ArrayLike, values: _Path, bands: _Path, columns: Sequence[str]) -> go.Figure:
     """Draw autocorrelations of innovations with the 95 % band of white noise, for each coordinate."""
     panels = {}
     for j, column in enumerate(columns):
-        expected = _band("white noise, 95 %", lags, -bands[:, j], bands[:, j], COLOURS[GREY])
-        panels[str(column)] = Panel([*expected, _points("innovations", lags, values[:, j])], "autocorrelation")
-    return _plot_panels(panels, x="lag (steps)", x_axis={"rangemode": "tozero"})
+        expected = _draw_band("white noise, 95 %", lags, -bands[:, j], bands[:, j], COLOURS[GREY])
+        panels[str(column)] = _Panel([*expected, _draw_points("innovations", lags, values[:, j])])
+    return _plot_panels(panels, x="lag (steps)", y="autocorrelation", x_axis={"rangemode": "tozero"})
 
 
 def plot_curves(
@@ -327,85 +301,62 @@ def plot_curves(
 ) -> go.Figure:
     """Draw named curves, (x, y) each, in one or several panels."""
     drawn = {
-        str(title): Panel([_line(name, *curve, i) for i, (name, curve) in enumerate(curves.items())])
+        str(title): _Panel([_draw_line(name, *curve, i) for i, (name, curve) in enumerate(curves.items())])
         for title, curves in panels.items()
     }
     every = [curve for curves in panels.values() for curve in curves.values()]
-    x_axis = _log_axis([curve[0] for curve in every]) if log_x else None
-    y_axis = _log_axis([curve[1] for curve in every]) if log_y else None
+    x_axis = _make_log_axis([curve[0] for curve in every]) if log_x else None
+    y_axis = _make_log_axis([curve[1] for curve in every]) if log_y else None
     return _plot_panels(drawn, x=x, y=y, x_axis=x_axis, y_axis=y_axis)
 
 
-def plot_spread(curves: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> go.Figure:
+def plot_spread(curves: Curves) -> go.Figure:
     """Draw the mean squared error over the predicted variance, in bins, by horizon: on the line if spread is error."""
     panels = {}
     for horizon, (variance, error) in curves.items():
         both = np.concatenate([np.ravel(variance), np.ravel(error)])
         both = both[both > 0]
         ends = [both.min(), both.max()] if both.size else [1.0, 1.0]
-        panels[horizon] = Panel([_line("ideal", ends, ends), _points("bins", variance, error)])
+        panels[horizon] = _Panel([_draw_line("ideal", ends, ends), _draw_points("bins", variance, error)])
     labels = {"x": "predicted variance", "y": "mean squared error"}
-    return _plot_panels(panels, **labels, x_axis=_log_axis(), y_axis=_log_axis(), hover="closest")
+    return _plot_panels(panels, **labels, x_axis=_make_log_axis(), y_axis=_make_log_axis(), hover="closest")
 
 
-def plot_exponents(exponents: Mapping[str, tuple[ArrayLike, ArrayLike]], truth: float | None = None) -> go.Figure:
+def plot_exponents(exponents: Curves, truth: float | None = None) -> go.Figure:
     """Draw Lyapunov exponents by rank with bars of two standard errors."""
     traces = []
     for i, (name, (values, errors)) in enumerate(exponents.items()):
         ranks = np.arange(1, len(np.ravel(values)) + 1) + 0.12 * (i - (len(exponents) - 1) / 2)
-        traces.append(_points(name, ranks, values, i, 2.0 * _numbers(errors)))
+        traces.append(_draw_points(name, ranks, values, i, 2.0 * _shorten(errors)))
     if truth is not None:
-        traces.append(_points("truth (largest)", [1], [truth], marker={"symbol": "line-ew-open", "size": 18}))
-    axis = {"dtick": 1}
-    return _plot_panels({"": Panel(traces)}, x="rank", y="exponent (per unit of time)", x_axis=axis, hover="closest")
+        traces.append(_draw_points("truth (largest)", [1], [truth], symbol="line-ew-open", size=18))
+    y = "exponent (per unit of time)"
+    return _plot_panels({"": _Panel(traces)}, x="rank", y=y, x_axis={"dtick": 1}, hover="closest")
 
 
-def plot_withheld(
-    times: Float[np.ndarray, " T"],
-    observed: Float[np.ndarray, " T"],
-    used: ArrayLike,
-    mean: Float[np.ndarray, " T"],
-    std: Float[np.ndarray, " T"],
-    *,
-    column: str,
-    withheld: tuple[float, float],
-    truth: Float[np.ndarray, " T"] | None = None,
-) -> go.Figure:
-    """Draw the belief about one coordinate while its readings are withheld.
-
-    Args:
-        used: Which readings the filter saw.
-        withheld: The stretch of time without readings.
-    """
-    seen = np.asarray(used, bool)
-    traces = _band("90 % band", times, mean - 1.645 * std, mean + 1.645 * std, COLOURS["kaffee"], 0.3)
-    traces.append(_line("mean", times, mean, line={"color": COLOURS["kaffee"], "dash": "solid"}))
-    if truth is not None:
-        traces.append(_line("truth", times, truth))
-    traces.append(_points("reading", times[seen], observed[seen], marker={"color": COLOURS[GREY], "size": 4}))
-    figure = _plot_panels({"": Panel(traces, column, _limits(observed, 0.4))}, x="time")
-    colour = _see_through(COLOURS[GREY], 0.15)
+def plot_withheld(withheld: Withheld) -> go.Figure:
+    """Draw the belief about one coordinate while its readings are withheld."""
+    times, mean, width = withheld.times, withheld.mean, 1.645 * withheld.std
+    traces = _draw_band("90 % band", times, mean - width, mean + width, COLOURS["kaffee"], 0.3)
+    traces.append(_draw_line("mean", times, mean, **_BLUE))
+    if withheld.truth is not None:
+        traces.append(_draw_line("truth", times, withheld.truth))
+    readings = times[withheld.used], withheld.observed[withheld.used]
+    traces.append(_draw_points("reading", *readings, color=COLOURS[GREY], size=4))
+    figure = _plot_panels({"": _Panel(traces, withheld.column, find_limits(withheld.observed, 0.4))}, x="time")
+    look = {"fillcolor": _fade(COLOURS[GREY], 0.15), "line_width": 0}
     label = {"text": "withheld", "textposition": "top center"}
-    figure.add_shape(
-        type="rect",
-        x0=withheld[0],
-        x1=withheld[1],
-        y0=0,
-        y1=1,
-        yref="paper",
-        fillcolor=colour,
-        line_width=0,
-        label=label,
-    )
-    return figure
+    sides = {"x0": withheld.start, "x1": withheld.stop, "y0": 0, "y1": 1, "yref": "paper"}
+    return figure.add_shape(type="rect", **sides, **look, label=label)
 
 
-def plot_losses(losses: Mapping[str, tuple[str, ArrayLike, ArrayLike]]) -> go.Figure:
-    """Draw the loss of each stage over its updates; (name of the loss, updates, values) by stage."""
+def plot_losses(losses: Sequence[Losses]) -> go.Figure:
+    """Draw the loss of each stage over its updates."""
     panels = {}
-    for stage, (label, updates, values) in losses.items():
-        colour = COLOURS["prior" if "pretraining" in stage.lower() else "kaffee"]
-        panels[stage] = Panel([_line(label, updates, values, line={"color": colour, "dash": "solid"})], label)
-    every = np.concatenate([_numbers(values).ravel() for _, _, values in losses.values()])
+    for each in losses:
+        colour = COLOURS["prior" if "pretraining" in each.stage.lower() else "kaffee"]
+        curve = _draw_line(each.loss, each.updates, each.values, color=colour, dash="solid")
+        panels[each.stage] = _Panel([curve], each.loss)
+    every = np.concatenate([_shorten(each.values) for each in losses])
     positive = np.isfinite(every).any() and np.nanmin(every) > 0
-    return _plot_panels(panels, x="update", y_axis=_log_axis([every]) if positive else None)
+    return _plot_panels(panels, x="update", y_axis=_make_log_axis([every]) if positive else None)

@@ -52,6 +52,11 @@ function draw() {
     const flat = ["zoom2d", "pan2d", "resetScale2d"];
     const config = { ...tools, modeBarButtons: [["toImage"], layout.scene ? ["resetCameraDefault3d"] : flat] };
     if (narrow && !layout.scene) layout.dragmode = false;  // a finger scrolls the page
+    if (narrow) {
+      // From farther away, where subplots are higher than wide.
+      const scenes = Object.keys(layout).filter((key) => key.startsWith("scene"));
+      for (const { camera } of scenes.map((key) => layout[key])) for (const axis of "xyz") camera.eye[axis] *= 1.25;
+    }
     figure.querySelector(".chooser")?.remove();
     if (buttons.length) choose(figure, stage, buttons);
     Plotly.react(stage, data, layout, config).then(() => {

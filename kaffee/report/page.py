@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import io
 import json
 import math
 from collections import Counter
@@ -22,19 +21,13 @@ from kaffee.tables import Table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-    from matplotlib.figure import Figure
 
-MIN_SECTIONS_FOR_NAV = 3
-"""Show a navigation bar from this many sections on."""
-SYMBOLS = {"pass": "✓", "warn": "!", "fail": "✕", "unknown": "?"}
-"""A verdict is told by word, symbol and colour: any one of them is enough."""
-WORST_FIRST = ("fail", "warn", "unknown", "pass")
-SHOWN_ROWS = (100, 1500)
+# A verdict is told by word, symbol and colour: any one of them is enough. The worst comes first.
+_SYMBOLS = {"fail": "✕", "warn": "!", "unknown": "?", "pass": "✓"}
+_SHOWN_ROWS = (100, 1500)
 """Rows of a table of numbers under a figure, and of all its tables; longer ones are thinned."""
-
-
 # What the number of a verdict is where the verdict does not say it, as in older files.
-MEANING = {
+_MEANING = {
     "calibration": "normalised innovation squared",
     "whiteness": "autocorrelation that stands out most",
     "skill": "gain over the best baseline, nats",
@@ -47,7 +40,7 @@ MEANING = {
 
 def _name_quantity(verdict: Mapping[str, Any]) -> str:
     """Return the name of the number that decided a stored verdict."""
-    return verdict.get("quantity") or MEANING.get(verdict.get("name", ""), str(verdict.get("name", "")))
+    return verdict.get("quantity") or _MEANING.get(verdict.get("name", ""), str(verdict.get("name", "")))
 
 
 def _format_value(value: Any) -> str:
@@ -59,34 +52,23 @@ def _format_value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, int | float) and not math.isnan(value) else "–"
 
 
-def decided_by(verdict: Mapping[str, Any]) -> str:
+def describe_decision(verdict: Mapping[str, Any]) -> str:
     """Format the deciding quantity of a verdict, also for certificates that do not name it.
 
-    >>> decided_by({"name": "calibration", "value": 0.4, "quantity": "bias in standard deviations, x"})
-    'bias in standard deviations, x: 0.4'
-    >>> decided_by({"name": "calibration", "value": 1.03})
+    >>> describe_decision({"name": "calibration", "value": 1.03})
     'normalised innovation squared: 1.03'
     """
     value = _format_value(verdict.get("value"))
     return value if value == "–" else f"{_name_quantity(verdict)}: {value}"
 
 
-def reasons(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
+def list_reasons(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the sentence of each stored verdict that does not pass; checks with the same one share a line."""
     checks: dict[tuple[str, str], list[str]] = {}
     for verdict in verdicts:
         if verdict.get("status") != "pass" and verdict.get("sentence"):
             checks.setdefault((str(verdict.get("status")), verdict["sentence"]), []).append(str(verdict.get("name")))
     return [f"{', '.join(names)} ({status}): {sentence}" for (status, sentence), names in checks.items()]
-
-
-class Badge(NamedTuple):
-    """The verdict on an axis, with the number of the verdict that decides it."""
-
-    axis: str
-    status: str
-    reason: str
-    card: int
 
 
 class Picture(NamedTuple):
@@ -127,79 +109,77 @@ class Report:
     def to_html(self) -> str:
         """Return the whole page."""
         from jinja2 import Environment
-        from markupsafe import Markup
 
-        environment = Environment(autoescape=True, trim_blocks=False)
-        environment.filters["table_html"] = lambda table: Markup(table.to_html())
-        environment.filters["figure_json"] = lambda picture: Markup(_embed(picture.figure.to_json()))
-        environment.filters["axis_title"] = _axis_title
-        environment.filters["quantity"] = lambda verdict: _name_quantity(vars(verdict))
-        environment.filters["number"] = _format_value
-        environment.filters["number_tables"] = lambda picture: _number_tables(picture.figure)
         scripts = []
         if any(section.pictures for section in self.sections):
             from plotly.offline import get_plotlyjs
 
-            scripts = [get_plotlyjs(), _asset("page.js")]
-        style = _asset("style.css")
-        looks = {"light": TEMPLATE, "dark": DARK_TEMPLATE, "colours": IN_THE_DARK}
-        ranked = sorted(enumerate(self.verdicts), key=lambda one: _rank(one[1].status))
-        text = environment.from_string(_asset("page.html.j2")).render(
-            report=self,
-            titles=[*(section.title for section in self.sections), *(["Provenance"] if self.provenance else [])],
-            min_sections_for_nav=MIN_SECTIONS_FOR_NAV,
-            symbols=SYMBOLS,
-            badges=_axis_badges(self.verdicts),
-            summary=_count(self.verdicts),
-            cards=ranked,
-            style=Markup(style),
-            looks=Markup(_embed(json.dumps(looks))),
-            scripts=[Markup(script) for script in scripts],
-            policy=Markup(_content_security_policy(scripts)),
+            scripts = [get_plotlyjs(), _read_asset("page.js")]
+        text = (
+            Environment(autoescape=True)
+            .from_string(_read_asset("page.html.j2"))
+            .render(
+                report=self,
+                titles=[*(section.title for section in self.sections), *(["Provenance"] if self.provenance else [])],
+                symbols=_SYMBOLS,
+                cards=_rank_verdicts(self.verdicts),
+                badges=_judge_axes(self.verdicts),
+                counts=Counter(verdict.status for verdict in self.verdicts),
+                style=_read_asset("style.css"),
+                looks=json.dumps({"light": TEMPLATE, "dark": DARK_TEMPLATE, "colours": IN_THE_DARK}),
+                scripts=scripts,
+                policy=_make_policy(scripts),
+                embed=_embed,
+                tabulate=_tabulate_numbers,
+            )
         )
         # File names that are not valid Unicode: a question mark instead of a page that cannot be written.
         return text.encode("utf-8", "replace").decode("utf-8") + "\n"
 
 
-def png(figure: "Figure") -> bytes:
-    """Return a still figure as PNG bytes without the date and version that would make equal figures differ."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+def _rank_verdicts(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """Return what the card of each verdict shows, the worst first."""
+    cards = []
+    for i, verdict in enumerate(verdicts):
+        if verdict.status not in _SYMBOLS:
+            raise ConfigError(unknown("status of a verdict", str(verdict.status), _SYMBOLS))
+        shown = {"axis": _name_axis(verdict.axis), "value": _format_value(verdict.value)}
+        cards.append({**vars(verdict), **shown, "quantity": _name_quantity(vars(verdict)), "number": i})
+    return sorted(cards, key=lambda card: list(_SYMBOLS).index(card["status"]))
 
 
-def _axis_badges(verdicts: Sequence[Verdict]) -> list[Badge]:
+def _judge_axes(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     """Judge each axis by its worst verdict; what is unknown does not hide what is known.
 
     >>> first = Verdict(1, "skill", "pass", 1.0, "", "")
-    >>> _axis_badges([first, Verdict(1, "spread", "unknown", None, "", "")])[0].reason
+    >>> _judge_axes([first, Verdict(1, "spread", "unknown", None, "", "")])[0]["reason"]
     'all known checks pass; unknown: spread'
     """
     badges = []
     for axis in dict.fromkeys(verdict.axis for verdict in verdicts):
         own = [(i, verdict) for i, verdict in enumerate(verdicts) if verdict.axis == axis]
-        names = {status: [v.name for _, v in own if v.status == status] for status in WORST_FIRST}
+        names = {status: [v.name for _, v in own if v.status == status] for status in _SYMBOLS}
         status = next(status for status in ("fail", "warn", "pass", "unknown") if names[status])
         rest = f"; unknown: {', '.join(names['unknown'])}" if names["unknown"] and status != "unknown" else ""
         reason = f"decided by {', '.join(names[status])}{rest}"
         if status == "pass":
             reason = f"all {'known ' * bool(rest)}checks pass{rest}"
-        badges.append(Badge(_axis_title(own[0][1]), status, reason, next(i for i, v in own if v.status == status)))
+        card = next(i for i, v in own if v.status == status)
+        badges.append({"axis": _name_axis(axis), "status": status, "reason": reason, "card": card})
     return badges
 
 
-def _axis_title(verdict: Verdict) -> str:
-    return f"{verdict.axis} {AXES[verdict.axis]}"
+def _name_axis(axis: int) -> str:
+    return f"{axis} {AXES[axis]}"
 
 
-def _number_tables(figure: "go.Figure") -> list[Table]:
+def _tabulate_numbers(figure: "go.Figure") -> list[Table]:
     """Return the numbers behind a figure: one table for all curves of a panel over the same x."""
     groups: dict[tuple[str, bytes], list[Any]] = {}
     for trace in figure.data:
-        key = (trace.meta or "", np.asarray(trace.x).tobytes())
-        groups.setdefault(key, []).append(trace)
+        groups.setdefault((trace.meta or "", np.asarray(trace.x).tobytes()), []).append(trace)
     tables = []
-    shown = max(min(SHOWN_ROWS[0], SHOWN_ROWS[1] // max(len(groups), 1)), 10)
+    shown = max(min(_SHOWN_ROWS[0], _SHOWN_ROWS[1] // max(len(groups), 1)), 10)
     for (panel, _), traces in groups.items():
         solid = hasattr(traces[0], "z")
         x = "x" if solid else unescape(figure.layout.xaxis.title.text or "x")
@@ -211,28 +191,14 @@ def _number_tables(figure: "go.Figure") -> list[Table]:
                 columns.append((f"± {unescape(trace.name)}", bars.array))
         count = len(columns[0][1])
         every = max(-(-count // shown), 1)
-        title = ": ".join(
-            part for part in (panel, unescape(traces[0].name) if solid or len(traces) == 1 else "") if part
-        )
-        title += f" (every {every} of {count} rows)" if every > 1 else ""
+        own = unescape(traces[0].name) if solid or len(traces) == 1 else ""
+        title = ": ".join(filter(None, (panel, own))) + (f" (every {every} of {count} rows)" if every > 1 else "")
         rows = list(zip(*(np.asarray(values)[::every].tolist() for _, values in columns), strict=True))
         tables.append(Table(title, [name for name, _ in columns], rows, digits=4))
     return tables
 
 
-def _rank(status: str) -> int:
-    if status not in SYMBOLS:
-        raise ConfigError(unknown("status of a verdict", str(status), SYMBOLS))
-    return WORST_FIRST.index(status)
-
-
-def _count(verdicts: Sequence[Verdict]) -> str:
-    """Count the verdicts of each status, the worst first, such as "1 fail, 3 pass"."""
-    counts = Counter(str(verdict.status) for verdict in verdicts)
-    return ", ".join(f"{counts[status]} {status}" for status in WORST_FIRST if counts[status])
-
-
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("kaffee.report") / name).read_text(encoding="utf-8")
 
 
@@ -241,7 +207,7 @@ def _embed(text: str) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
 
 
-def _content_security_policy(scripts: Sequence[str]) -> str:
+def _make_policy(scripts: Sequence[str]) -> str:
     """Forbid every request, and every script but these, which are known by their hashes.
 
     Plotly sets styles of its own, so styles may stand in the page; data elements are not run and need no permission.

@@ -9,15 +9,15 @@ import numpy as np
 from kaffee.certification.certificate import AXES, Certificate
 from kaffee.certification.check import Check
 from kaffee.certification.forecasts import SURROGATE, Fan, Scores
-from kaffee.certification.free_runs import Agreement, RunSummary
+from kaffee.certification.free_runs import Agreement
 from kaffee.certification.innovations import Residuals
 from kaffee.certification.spread import SpreadGrowth
 from kaffee.certification.tangents import TangentProxy
 from kaffee.report import figures
-from kaffee.report.page import Picture, Report, Section, decided_by
+from kaffee.report.page import Picture, Report, Section, describe_decision
 from kaffee.tables import Table
 
-NAMES = {
+_NAMES = {
     "data": "data",
     "truth": "truth",
     "prior": "prior core",
@@ -26,41 +26,37 @@ NAMES = {
 }
 
 
-def verdict_table(certificate: Certificate) -> Table:
+def tabulate_verdicts(certificate: Certificate) -> Table:
     """List the verdicts for a terminal."""
-    rows = [[f"{v.axis} {AXES[v.axis]}", v.name, v.status, decided_by(vars(v))] for v in certificate.verdicts]
+    rows = [[f"{v.axis} {AXES[v.axis]}", v.name, v.status, describe_decision(vars(v))] for v in certificate.verdicts]
     return Table("Verdicts", ("axis", "check", "verdict", "decided by"), rows)
 
 
-def result_table(certificate: Certificate) -> Table:
+def tabulate_results(certificate: Certificate) -> Table:
     """Show the prior, the model and, where it is known, the truth beside each other."""
 
-    def row(name: str, found: Check) -> list[Any]:
-        numbers = (found.nll, found.coverage_90, found.d_stsp_core, found.d_h_core, found.lambda_1)
-        runs = found.protocol.get("num_runs")
-        return [name, *numbers, f"{found.num_diverged} of {runs}" if found.num_diverged else "never"]
+    def row(name: str, c: Check) -> list[Any]:
+        diverged = f"{c.num_diverged} of {c.protocol.get('num_runs')}" if c.num_diverged else "never"
+        return [name, c.nll, c.coverage_90, c.d_stsp_core, c.d_h_core, c.lambda_1, diverged]
 
-    rows = [row(name, found) for name, found in certificate.checks.items()]
-    free, truth = certificate.agreement, ""
+    checks, free, notes = certificate.checks, certificate.agreement, ""
+    rows = [row(name, check) for name, check in checks.items()]
     if free is not None and free.truth is not None:
         rows.append(["truth", None, None, *free.truth[:2], certificate.page.get("true_lambda_1"), "never"])
-        truth = " truth: noise-free pieces of the true system, compared in the same way."
-    runs, rows_compared = next(
-        ((found.protocol["num_runs"], found.protocol["reference"]) for found in certificate.checks.values()),
-        (0, "no rows"),
-    )
-    why = " –: there are too few complete rows that vary to compare with, or all runs diverged."
-    missing = any(math.isnan(found.d_stsp_core) for found in certificate.checks.values())
+        notes = " truth: noise-free pieces of the true system, compared in the same way."
+    if any(math.isnan(check.d_stsp_core) for check in checks.values()):
+        notes += " –: there are too few complete rows that vary to compare with, or all runs diverged."
+    protocol = next((check.protocol for check in checks.values()), {"num_runs": 0, "reference": "no rows"})
     return Table(
         "Held-out data and free runs",
         ("model", "nll", "coverage 90 %", "d_stsp", "d_h", "lambda_1", "diverged"),
         rows,
         note="nll and coverage of 90 % bands: one-step predictions. d_stsp (kernel densities), d_h and lambda_1: "
-        f"medians over {runs} free runs of the core against {rows_compared}.{truth}{why * missing}",
+        f"medians over {protocol['num_runs']} free runs of the core against {protocol['reference']}.{notes}",
     )
 
 
-def certificate_page(certificate: Certificate) -> Report:
+def lay_out_certificate(certificate: Certificate) -> Report:
     """Lay out the page of a run from its stored certificate."""
     about, page = certificate.about, certificate.page
     warning = about.get("warning", "")
@@ -68,67 +64,60 @@ def certificate_page(certificate: Certificate) -> Report:
         f"{about['method']}: {about['train']['steps']} rows of {len(about['columns'])} coordinates for training, "
         f"{about['test']['steps']} held out"
     )
-    losses = {each.stage: (each.loss, each.updates, each.values) for each in certificate.training if len(each.values)}
-    training = Picture("Loss", "Of each stage over its updates.", figures.plot_losses(losses)) if losses else None
-    closing = [
-        Section("Training", pictures=[training]) if training else None,
-        Section("Settings", code=page["settings"]) if "settings" in page else None,
+    sections = [
+        Section("Result", page.get("summary", ""), tables=[tabulate_results(certificate)]),
+        *_list_sections(certificate),
     ]
+    if losses := [each for each in certificate.training if len(each.values)]:
+        picture = Picture("Loss", "Of each stage over its updates.", figures.plot_losses(losses))
+        sections.append(Section("Training", pictures=[picture]))
+    if "settings" in page:
+        sections.append(Section("Settings", code=page["settings"]))
     return Report(
         page.get("title", "kaffee"),
-        [
-            Section("Result", page.get("summary", ""), tables=[result_table(certificate)]),
-            *_certificate_sections(certificate),
-            *(section for section in closing if section is not None),
-        ],
+        sections,
         subtitle=f"{subtitle}. Warning: {warning}" if warning else subtitle,
         verdicts=certificate.verdicts,
         provenance={**page.get("provenance", {}), **({"warning": warning} if warning else {})},
     )
 
 
-def _certificate_sections(certificate: Certificate) -> list[Section]:
+def _list_sections(certificate: Certificate) -> list[Section]:
     """Show everything that the certificate holds, for people who want to look."""
-    free = certificate.agreement
-    withheld = certificate.withheld
+    free, withheld = certificate.agreement, certificate.withheld
     sections: list[Section | None] = [
-        None if free is None else _attractor_section(free),
-        None if certificate.fan is None else Section("Forecast", pictures=[_fan_picture(certificate.fan)]),
-        None if certificate.scores is None else _skill_section(certificate.scores),
-        None if certificate.residuals is None else _calibration_section(certificate.residuals),
-        _spread_section(certificate.spread, certificate.tangents),
-        None if free is None else _spectra_section(free),
-        None if free is None else _exponents_section(free, certificate.page.get("true_lambda_1")),
+        None if free is None else _show_attractor(free),
+        None if certificate.fan is None else Section("Forecast", pictures=[_draw_fan(certificate.fan)]),
+        None if certificate.scores is None else _show_skill(certificate.scores),
+        None if certificate.residuals is None else _show_calibration(certificate.residuals),
+        _show_spread(certificate.spread, certificate.tangents),
+        None if free is None else _show_spectra(free),
+        None if free is None else _show_exponents(free, certificate.page.get("true_lambda_1")),
     ]
     if withheld is not None:
         caption = "The belief about a noise-free held-out value: the band grows as fast as the core's Jacobians say."
-        figure = figures.plot_withheld(
-            *(withheld.times, withheld.observed, withheld.used, withheld.mean, withheld.std),
-            column=withheld.column,
-            withheld=(withheld.start, withheld.stop),
-            truth=withheld.truth,
-        )
-        sections.append(Section("Filtering", pictures=[Picture("While readings are withheld", caption, figure)]))
+        picture = Picture("While readings are withheld", caption, figures.plot_withheld(withheld))
+        sections.append(Section("Filtering", pictures=[picture]))
     if certificate.missing:
-        rows = [[name, reason] for name, reason in certificate.missing.items()]
-        sections.append(Section("What could not be computed", tables=[Table("Missing", ("part", "why"), rows)]))
+        table = Table("Missing", ("part", "why"), list(certificate.missing.items()))
+        sections.append(Section("What could not be computed", tables=[table]))
     return [section for section in sections if section is not None]
 
 
-def _attractor_section(free: Agreement) -> Section:
-    runs = {title: free.drawn[name] for name, title in NAMES.items() if name in free.drawn}
+def _show_attractor(free: Agreement) -> Section:
+    runs = {title: free.drawn[name] for name, title in _NAMES.items() if name in free.drawn}
     caption = "Each run starts from a held-out row and gets no further reading; drag one to turn all of them."
     picture = Picture("Free runs beside the data", caption, figures.plot_attractor(runs, free.shown))
-    models: list[tuple[str, RunSummary | None]] = [
-        ("kaffee core", free.core),
-        ("kaffee with noise", free.stochastic),
-        ("prior core", free.prior_core),
-        ("prior with noise", free.prior_stochastic),
-        ("linear model with noise", free.linear),
-    ]
+    models = {
+        "kaffee core": free.core,
+        "kaffee with noise": free.stochastic,
+        "prior core": free.prior_core,
+        "prior with noise": free.prior_stochastic,
+        "linear model with noise": free.linear,
+    }
     rows: list[list[Any]] = [
         [name, run.typical.d_stsp, run.lowest, run.highest, run.typical.d_h, run.diverged, run.trapped]
-        for name, run in models
+        for name, run in models.items()
         if run is not None
     ]
     if free.truth is not None:
@@ -146,7 +135,7 @@ def _attractor_section(free: Agreement) -> Section:
     return Section("Attractor", tables=[table], pictures=[picture])
 
 
-def _fan_picture(fan: Fan) -> Picture:
+def _draw_fan(fan: Fan) -> Picture:
     start = fan.dt * fan.row
     figure = figures.plot_forecast(
         start + fan.dt * np.arange(1, len(fan.truth) + 1),
@@ -161,22 +150,22 @@ def _fan_picture(fan: Fan) -> Picture:
     return Picture("A forecast", caption, figure)
 
 
-def _skill_section(scores: Scores) -> Section:
+def _show_skill(scores: Scores) -> Section:
     fields = {"nll_standard": "NLL", "crps_standard": "CRPS", "rmse_standard": "RMSE"}
     panels = {
         label: {
-            "kaffee" if name == SURROGATE else name: (scores.horizons, [getattr(each, field) for each in found])
-            for name, found in scores.methods.items()
+            "kaffee" if name == SURROGATE else name: (scores.horizons, [getattr(score, field) for score in own])
+            for name, own in scores.methods.items()
         }
         for field, label in fields.items()
     }
     figure = figures.plot_curves(panels, x="horizon (steps)", y="score", log_x=len(scores.horizons) > 2)
     caption = "Standardised units, lower is better; all start from the same rows and are scored on the same readings."
-    rows = []
-    for i, h in enumerate(scores.horizons):
-        for name, found in scores.methods.items():
-            s = found[i]
-            rows.append([h, name, s.nll_standard, s.crps_standard, s.rmse_standard, s.coverage_90, s.num_entries])
+    rows = [
+        [h, name, s.nll_standard, s.crps_standard, s.rmse_standard, s.coverage_90, s.num_entries]
+        for h, *each in zip(scores.horizons, *scores.methods.values(), strict=True)
+        for name, s in zip(scores.methods, each, strict=True)
+    ]
     skill = "; ".join(
         f"{h} step{'s' * (h > 1)}: {each.gain:+.3f} ± {each.error:.3f} nats over {each.baseline}"
         for h, each in zip(scores.horizons, scores.skill, strict=True)
@@ -186,19 +175,16 @@ def _skill_section(scores: Scores) -> Section:
     return Section("Skill", tables=[table], pictures=[Picture("Forecasts against baselines", caption, figure)])
 
 
-def _calibration_section(residuals: Residuals) -> Section:
+def _show_calibration(residuals: Residuals) -> Section:
+    inside = (
+        "Share of held-out readings inside central bands of every level; on the diagonal if bands hold what they say."
+    )
+    flat = "Flat if predictive distributions are right; a hump means bands too wide, horns mean too narrow."
+    coverage = figures.plot_coverage(residuals.curve_levels, {"kaffee": residuals.curve})
+    histogram = figures.plot_pit(residuals.pit, residuals.num_entries)
     pictures = [
-        Picture(
-            "Coverage of one-step bands",
-            "Share of held-out readings inside central bands of every level; on the diagonal if bands hold what they "
-            "say.",
-            figures.plot_coverage(residuals.curve_levels, {"kaffee": residuals.curve}),
-        ),
-        Picture(
-            "Probability integral transform",
-            "Flat if predictive distributions are right; a hump means bands too wide, horns mean too narrow.",
-            figures.plot_pit(residuals.pit, residuals.num_entries),
-        ),
+        Picture("Coverage of one-step bands", inside, coverage),
+        Picture("Probability integral transform", flat, histogram),
     ]
     low, high = residuals.nis_band
     rows: list[list[Any]] = [
@@ -227,7 +213,7 @@ def _calibration_section(residuals: Residuals) -> Section:
     return Section("Calibration", text, tables=tables, pictures=pictures)
 
 
-def _spread_section(spread: SpreadGrowth | None, tangents: TangentProxy | None) -> Section | None:
+def _show_spread(spread: SpreadGrowth | None, tangents: TangentProxy | None) -> Section | None:
     """Show predicted variance against squared error while readings are withheld, and the tangent proxy."""
     pictures, tables = [], []
     if spread is not None:
@@ -253,48 +239,38 @@ def _spread_section(spread: SpreadGrowth | None, tangents: TangentProxy | None) 
     return Section("Spread", pictures=pictures, tables=tables) if tables else None
 
 
-def spectra_curves(
+def arrange_spectra(
     frequencies: Sequence[float], spectra: Mapping[str, Any], columns: Sequence[str]
 ) -> dict[str, dict[str, tuple[Any, Any]]]:
     """Arrange power spectra as curves by coordinate and run; without the mean, which a logarithmic axis lacks."""
-    return {
-        column: {
-            title: (np.asarray(frequencies)[1:], np.asarray(spectra[name])[1:, j])
-            for name, title in NAMES.items()
-            if name in spectra
-        }
-        for j, column in enumerate(columns)
-    }
+    power = {title: np.asarray(spectra[name])[1:] for name, title in _NAMES.items() if name in spectra}
+    positive = np.asarray(frequencies)[1:]
+    return {column: {title: (positive, p[:, j]) for title, p in power.items()} for j, column in enumerate(columns)}
 
 
-def _spectra_section(free: Agreement) -> Section | None:
+def _show_spectra(free: Agreement) -> Section | None:
     if not free.spectra:
         return None
-    curves = spectra_curves(list(free.frequencies), free.spectra, free.shown)
+    curves = arrange_spectra(list(free.frequencies), free.spectra, free.shown)
     figure = figures.plot_curves(curves, x="frequency (per unit of time)", y="power", log_x=True, log_y=True)
     caption = "Of z-scored coordinates, smoothed over 20 frequencies; D_H is the distance between them."
     return Section("Spectra", pictures=[Picture("Power spectra", caption, figure)])
 
 
-def _exponents_section(free: Agreement, truth: float | None) -> Section | None:
-    exponents = {
-        name: (found.values, found.errors)
-        for name, found in (("kaffee core", free.exponents), ("prior core", free.prior_exponents))
-        if found is not None
-    }
-    own = free.exponents
+def _show_exponents(free: Agreement, truth: float | None) -> Section | None:
+    own, prior = free.exponents, free.prior_exponents
     if own is None:
         return None
-    caption = "Bars are two standard errors; one above zero is chaos, a flow has one at zero."
+    exponents = {"kaffee core": (own.values, own.errors)}
+    if prior is not None:
+        exponents["prior core"] = (prior.values, prior.errors)
     rows: list[list[Any]] = [
         ["largest", own.values[0], own.errors[0]],
+        *([] if truth is None else [["largest, true system", truth, None]]),
         ["sum of positive ones (entropy rate)", own.sum_positive, own.sum_positive_error],
         ["Kaplan-Yorke dimension", own.kaplan_yorke, None],
     ]
-    if truth is not None:
-        rows.insert(1, ["largest, true system", truth, None])
     table = Table("Exponents", ("quantity", "value", "error"), rows, note=f"Along {own.num_steps} steps of free runs.")
-    figure = figures.plot_exponents(exponents, truth)
-    return Section(
-        "Lyapunov exponents", tables=[table], pictures=[Picture("Lyapunov exponents of the core", caption, figure)]
-    )
+    caption = "Bars are two standard errors; one above zero is chaos, a flow has one at zero."
+    picture = Picture("Lyapunov exponents of the core", caption, figures.plot_exponents(exponents, truth))
+    return Section("Lyapunov exponents", tables=[table], pictures=[picture])

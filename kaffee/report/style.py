@@ -1,8 +1,12 @@
 """Set the look of figures: colours safe for colour-blind readers, sizes for a page, templates for light and dark."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 GREY = "grey"
 # Okabe and Ito's palette.
@@ -25,7 +29,7 @@ IN_THE_DARK = {
 """What replaces colours that cannot be seen on a dark page."""
 
 
-def _template(ink: str, soft: str, lines: str, paper: str) -> dict[str, Any]:
+def _make_template(ink: str, soft: str, lines: str, paper: str) -> dict[str, Any]:
     """Return a Plotly template with these colours of text, ticks, grid lines and boxes."""
     axis = {"gridcolor": lines, "linecolor": soft, "zerolinecolor": lines, "automargin": True, "title": {"standoff": 8}}
     wall = {"gridcolor": lines, "showbackground": False, "zerolinecolor": lines, "color": soft, "nticks": 5}
@@ -47,10 +51,12 @@ def _template(ink: str, soft: str, lines: str, paper: str) -> dict[str, Any]:
     return {"layout": layout}
 
 
-TEMPLATE = _template("#1a1a1a", "#595959", "#d9d9d9", "#ffffff")
-DARK_TEMPLATE = _template("#e8e8e6", "#a8a8a6", "#3a3d42", "#1f2226")
+TEMPLATE = _make_template("#1a1a1a", "#595959", "#d9d9d9", "#ffffff")
+DARK_TEMPLATE = _make_template("#e8e8e6", "#a8a8a6", "#3a3d42", "#1f2226")
 
-SETTINGS: Any = {
+WIDTH = 17 / 2.54
+"""Width of a figure in inches: the text width of a page."""
+_FIGURE: Any = {
     "figure.dpi": 110,
     "savefig.dpi": 160,
     "font.size": 9,
@@ -61,6 +67,13 @@ SETTINGS: Any = {
     "lines.linewidth": 1.0,
     "figure.constrained_layout.use": True,
 }
+_PAGE: Any = {
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "legend.fontsize": 7,
+    "svg.hashsalt": "kaffee",  # the same file for the same results
+}
 
 
 @contextmanager
@@ -68,12 +81,8 @@ def figure_style() -> Iterator[None]:
     """Use the settings of kaffee inside, and leave the user's alone outside."""
     import matplotlib as mpl
 
-    with mpl.rc_context(SETTINGS):
+    with mpl.rc_context(_FIGURE):
         yield
-
-
-WIDTH = 17 / 2.54
-"""Width of a figure in inches: the text width of a page."""
 
 
 @contextmanager
@@ -81,12 +90,12 @@ def page_style() -> Iterator[None]:
     """Use the figure style at the size of a printed page."""
     import matplotlib as mpl
 
-    sizes: Any = {
-        "font.size": 7.5,
-        "axes.titlesize": 8,
-        "axes.titlelocation": "left",
-        "legend.fontsize": 7,
-        "svg.hashsalt": "kaffee",  # the same file for the same results
-    }
-    with figure_style(), mpl.rc_context(sizes):
+    with mpl.rc_context(_FIGURE | _PAGE):
         yield
+
+
+def encode_png(figure: "Figure") -> bytes:
+    """Return a still figure as PNG bytes without the date and version that would make equal figures differ."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

@@ -18,7 +18,7 @@ from certification.problems import (
     true_reconstruction,
 )
 from kaffee.certification import linear
-from kaffee.certification.certificate import CertificationSettings, certify, shortage
+from kaffee.certification.certificate import CertificationSettings, certify, describe_shortage
 from kaffee.errors import ConfigError, DataError
 
 SETTINGS = CertificationSettings(num_starts=400, members=200, horizons=(1, 4), divergence_runs=4, divergence_steps=500)
@@ -118,30 +118,16 @@ def test_settings_that_cannot_be(wrong):
         CertificationSettings(**wrong)
 
 
-def rows(count):
-    return np.random.default_rng(0).standard_normal((count, 2))
-
-
-@pytest.mark.parametrize("count", [200, 1000])
-def test_enough_is_not_mentioned(count):
-    assert shortage(series_of(rows(count))) == ""
-
-
-def test_four_rows_are_too_few_for_everything():
-    assert shortage(series_of(rows(4))) == (
+def test_held_out_data_that_are_too_few_are_named_with_what_is_needed():
+    rows = np.random.default_rng(0).standard_normal((1000, 2))
+    assert describe_shortage(series_of(rows)) == describe_shortage(series_of(rows[:200])) == ""
+    assert describe_shortage(series_of(rows[:4])) == (
         "4 held-out rows are too few for the certificate: one-step predictions need 50 readings, of which there are 6 "
         "after 1 row of warm-up; free runs need 200 rows without gaps, of which there are 4. Record more, or hold out "
         "more by test_fraction"
     )
-
-
-def test_a_hundred_rows_are_too_few_for_free_runs_only():
-    sentence = shortage(series_of(rows(60), rows(40)))
+    sentence = describe_shortage(series_of(rows[:60], rows[:40]))
     assert sentence.startswith("100 held-out rows are too few for the certificate: free runs need 200")
     assert "one-step" not in sentence
-
-
-def test_gaps_count():
-    values = rows(300)
-    values[::2, 0] = np.nan
-    assert "free runs need 200 rows without gaps, of which there are 150" in shortage(series_of(values))
+    rows[:300:2, 0] = np.nan
+    assert "need 200 rows without gaps, of which there are 150" in describe_shortage(series_of(rows[:300]))

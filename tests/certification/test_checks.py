@@ -26,6 +26,7 @@ from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.records import jsonable
 from kaffee.theory.dpc import Certifier
 
 NAN = np.nan
@@ -57,7 +58,7 @@ def test_the_numbers_of_a_check_are_those_of_the_filter():
     assert (found.diverged_at, found.num_diverged) == (0, 0)
     assert np.isnan(found.d_h_core)  # there is no spectrum of a series with gaps
     assert found.protocol["reference"].endswith("held-out rows")
-    text = json.dumps(found.to_dict(), allow_nan=False)
+    text = json.dumps(jsonable(found), allow_nan=False)
     assert json.loads(text)["d_h_core"] is None
 
 
@@ -76,7 +77,7 @@ def test_an_exploding_core_is_reported_and_not_a_crash():
     assert 0 < found.diverged_at < 100
     assert found.num_diverged == 2
     assert np.isnan([found.d_stsp_core, found.d_h_core, found.lambda_1]).all()
-    assert json.dumps(found.to_dict(), allow_nan=False)
+    assert json.dumps(jsonable(found), allow_nan=False)
 
 
 def growing(growth):
@@ -135,7 +136,7 @@ def test_poor_held_out_data_give_nan_and_not_a_crash(values):
     assert np.isnan(found.d_stsp_core)
     assert np.isfinite(found.lambda_1)
     assert np.isnan(found.nll) == (len(values) == 1)
-    assert json.dumps(found.to_dict(), allow_nan=False)
+    assert json.dumps(jsonable(found), allow_nan=False)
 
 
 # --- cores that draw noise of their own ---

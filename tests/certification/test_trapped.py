@@ -15,7 +15,7 @@ from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import as_core
-from kaffee.report.compare import comparison_table
+from kaffee.report.compare import tabulate_comparison
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
 from kaffee.training.guard import FreeRunGuard, Look
@@ -91,7 +91,7 @@ def test_a_core_at_rest_is_trapped_and_the_true_one_is_not(certificates):
 
 def test_beside_another_run_it_is_not_the_better_one(certificates):
     stored = {name: whole.to_dict() for name, whole in certificates.items()}
-    rows = {row["metric"]: row for row in comparison_table(stored).to_json()}
+    rows = {row["metric"]: row for row in tabulate_comparison(stored).to_json()}
     assert rows["trapped runs of the core"] == {
         "metric": "trapped runs of the core",
         "moving": 0,

@@ -8,19 +8,20 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 
 import kaffee as library
 from cli.conftest import SMALL, sets
-from kaffee.cli import fit as fit_command
-from kaffee.cli import quickstart as quickstart_command
-from kaffee.cli.conclusion import stored_conclusion
+from kaffee.cli import certify
+from kaffee.cli.conclusion import load_conclusion
 from kaffee.data.writing import write_series
-from kaffee.fitting.config import read_toml, update
+from kaffee.fitting.config import merge, parse_override, read_toml, update
 from kaffee.fitting.run import Run
 from kaffee.fitting.settings import FitSettings
+from kaffee.records import jsonable
 from kaffee.systems.catalogue import get_system
 
 
@@ -68,9 +69,8 @@ def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, sma
 def test_a_run_is_certified_again_if_anything_about_it_is_new(run, tmp_path, change):
     copy = shutil.copytree(run, tmp_path / "run")
     opened = Run.open(copy)
-    known = stored_conclusion(opened)
-    stored = {name: check.to_dict() for name, check in known.certificate.checks.items()}
-    assert stored == json.loads((run / "checks.json").read_text())
+    known = load_conclusion(opened)
+    assert jsonable(known.certificate.checks) == json.loads((run / "checks.json").read_text())
     certificate = copy / "certificate.json"
     if change == "version":
         text = certificate.read_text()
@@ -83,7 +83,7 @@ def test_a_run_is_certified_again_if_anything_about_it_is_new(run, tmp_path, cha
     else:
         fitted = library.load(copy / "kaffee")
         replace(fitted, scaler=library.data.Scaler(fitted.scaler.mean, 2.0 * fitted.scaler.scale)).save(copy / "kaffee")
-    assert stored_conclusion(opened) is None
+    assert load_conclusion(opened) is None
 
 
 def test_other_settings_in_the_same_folder_are_refused(refused, run, small):
@@ -181,7 +181,7 @@ def test_data_that_were_refused_can_be_mended_and_run_in_the_same_folder(
     refused("fit", path, "-o", tmp_path / "run", *tiny)
     write_series(values, path)
     seen = []
-    monkeypatch.setattr(fit_command, "execute", lambda run, **how: seen.append(run.loaded.series))
+    monkeypatch.setattr(certify, "execute", lambda run, **how: seen.append(run.loaded.series))
     result = kaffee("fit", path, "-o", tmp_path / "run", "-q", *tiny)
     assert result.exit_code == 0, result.exception
     assert seen[0].num_steps == 600
@@ -268,9 +268,9 @@ def test_the_command_line_wins_over_the_file(kaffee, tmp_path):
 
 
 def test_quickstart_is_a_fit_with_a_few_settings(kaffee, monkeypatch, run, tmp_path):
-    monkeypatch.setattr(quickstart_command, "SETTINGS", SMALL)
+    monkeypatch.setattr(certify, "_QUICKSTART", reduce(merge, map(parse_override, SMALL)))
     seen = []
-    monkeypatch.setattr(fit_command, "execute", lambda run, **how: seen.append((run, how)))
+    monkeypatch.setattr(certify, "execute", lambda run, **how: seen.append((run, how)))
     result = kaffee("quickstart", "-o", tmp_path / "q", "--seed", 4, "--json", "-q")
     assert result.exit_code == 0, result.exception
     started, how = seen[0]
@@ -281,5 +281,5 @@ def test_quickstart_is_a_fit_with_a_few_settings(kaffee, monkeypatch, run, tmp_p
     assert (tmp_path / "q" / "run.json").exists()
 
 
-def test_the_settings_of_quickstart_exist(kaffee):
-    assert kaffee("fit", "--print-config", *sets(*quickstart_command.SETTINGS)).exit_code == 0
+def test_the_settings_of_quickstart_exist():
+    assert update(FitSettings(), certify._QUICKSTART).simulation.num_steps == 25_000

@@ -1,14 +1,15 @@
-"""`kaffee report --on` and `kaffee compare`: other data beside the run's own, runs of other columns."""
+"""`kaffee report` and `kaffee compare`: again, on other data beside the run's own, of runs of other columns."""
 
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from kaffee.certification.certificate import CertificationSettings, certify
-from kaffee.cli.conclusion import why_stale
+from kaffee.cli.conclusion import explain_staleness
 from kaffee.data.gaps import overlap, training_rows_note
 from kaffee.data.series import Series
 from kaffee.data.writing import write_series
@@ -17,6 +18,11 @@ from kaffee.records import write_json
 from kaffee.systems.catalogue import get_system
 
 FEW = CertificationSettings(num_starts=20, members=8, horizons=(1, 5), divergence_runs=2, divergence_steps=50)
+
+
+def certify_little(patch):
+    """Let the commands certify with few starts and short runs."""
+    patch.setattr("kaffee.certification.certificate.certify", partial(certify, settings=FEW))
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +35,7 @@ def elsewhere(kaffee, run, tmp_path_factory):
     new = Source(system="lorenz63").load(replace(settings, seed=7)).series.recordings[0]
     dt = get_system("lorenz63").dt
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "kaffee.certification.certificate.certify",
-            lambda *args, **kwargs: certify(*args, **{**kwargs, "settings": FEW}),
-        )
+        certify_little(patch)
         results = {}
         for name, values in (("new", new[:120]), ("old", known[420:540])):
             path = write_series(Series.from_arrays(values, times=dt * np.arange(120)), place / f"{name}.csv")
@@ -70,6 +73,17 @@ def test_a_finished_run_is_drawn_again_without_computing(kaffee, run, tmp_path, 
         raise kaffee("report", copy).exception
 
 
+def test_a_finished_run_is_certified_again_if_asked_to(kaffee, run, tmp_path, monkeypatch):
+    copy = shutil.copytree(run, tmp_path / "run")
+    certify_little(monkeypatch)
+    result = kaffee("report", copy, "--again")
+    assert result.exit_code == 0, result.exception
+    assert f"{copy}: certifying, since --again asks for it" in result.stderr
+    settings = json.loads((copy / "certificate.json").read_text())["about"]["settings"]
+    assert settings["num_starts"] == FEW.num_starts
+    assert explain_staleness(copy) == ""
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -80,14 +94,14 @@ def test_a_finished_run_is_drawn_again_without_computing(kaffee, run, tmp_path, 
 )
 def test_a_certificate_that_cannot_be_drawn_says_why(run, tmp_path, change, reason):
     copy = shutil.copytree(run, tmp_path / "run")
-    assert why_stale(copy) == ""
+    assert explain_staleness(copy) == ""
     if change == "certificate":
         (copy / "certificate.json").unlink()
     elif change == "arrays":
         next(copy.glob("certificate-*.safetensors")).unlink()
     else:
         shutil.copy(copy / "prior" / "model.json", copy / "kaffee" / "model.json")
-    assert reason in why_stale(copy)
+    assert reason in explain_staleness(copy)
 
 
 def test_other_data_of_the_same_name_have_their_own_place(tmp_path):

@@ -55,9 +55,8 @@ def certificate(columns=("<i>a", "b")):
 
 def with_page(found, title="a fit"):
     """What the command line adds to a certificate."""
-    losses = tuple(
-        Losses(s, "loss", np.arange(1, 4), np.array([3.0, np.nan, 1.0])) for s in ("Pretraining", "Adaptation")
-    )
+    curve = "loss", np.arange(1, 4), np.array([3.0, np.nan, 1.0])
+    losses = (Losses("Pretraining", *curve), Losses("Adaptation", *curve))
     page = {"title": title, "summary": title, "settings": f"a = {title!r}", "provenance": {"command": title}}
     return replace(found, training=losses, page={**page, "true_lambda_1": 0.1})
 

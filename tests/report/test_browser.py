@@ -6,7 +6,7 @@ import pytest
 from chromium import Chromium, find_chromium
 from sample import EVIL, many_coordinates
 
-from kaffee.report.sections import certificate_page
+from kaffee.report.sections import lay_out_certificate
 
 pytestmark = pytest.mark.skipif(
     find_chromium() is None, reason="no Chromium on this machine; install it (Debian: apt-get install chromium)"
@@ -23,7 +23,7 @@ NUM_FIGURES = 11
 def page_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "a <b> & 'c'.html"
     names = (EVIL, "b", "c", "d", "e", "f")
-    path.write_text(certificate_page(many_coordinates(names)).to_html(), encoding="utf-8")
+    path.write_text(lay_out_certificate(many_coordinates(names)).to_html(), encoding="utf-8")
     return path
 
 

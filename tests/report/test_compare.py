@@ -7,15 +7,8 @@ from sample import certificate
 
 from kaffee.errors import CheckpointError
 from kaffee.records import write_json
-from kaffee.report.compare import (
-    _decided_table,
-    _find_winner,
-    _verdicts_table,
-    compared_page,
-    comparison_table,
-    read_certificate,
-)
-from kaffee.report.page import reasons
+from kaffee.report.compare import _find_winner, lay_out_comparison, read_certificate, tabulate_comparison
+from kaffee.report.page import list_reasons
 
 
 def stored(columns, *, warning=None):
@@ -26,7 +19,7 @@ def stored(columns, *, warning=None):
 
 
 def figures(**runs):
-    section = next((s for s in compared_page(runs).sections if s.title == "Figures"), None)
+    section = next((s for s in lay_out_comparison(runs).sections if s.title == "Figures"), None)
     return section.text, {picture.title: picture.figure for picture in section.pictures}
 
 
@@ -63,12 +56,12 @@ def test_without_a_common_column_the_figure_is_left_out_and_the_tables_stay():
     text, found = figures(**runs)
     assert text == "'Power spectra' is left out, since no column is in all runs (a: 'x', 'y'; b: 'u', 'v')."
     assert found == {}
-    assert "The runs have different columns (a: 'x', 'y'; b: 'u', 'v')" in comparison_table(runs).note
-    assert "<table" in compared_page(runs).to_html()
+    assert "The runs have different columns (a: 'x', 'y'; b: 'u', 'v')" in tabulate_comparison(runs).note
+    assert "<table" in lay_out_comparison(runs).to_html()
 
 
 def test_a_warning_of_a_run_is_a_note_of_the_comparison():
-    assert comparison_table({"a": stored(["x"]), "b": stored(["x"], warning="trained on.")}).note == "b: trained on."
+    assert tabulate_comparison({"a": stored(["x"]), "b": stored(["x"], warning="trained on.")}).note == "b: trained on."
 
 
 def test_runs_are_compared_from_their_files(tmp_path):
@@ -80,11 +73,11 @@ def test_runs_are_compared_from_their_files(tmp_path):
     write_json(tmp_path / "a" / "certificate.json", own)
     write_json(tmp_path / "b" / "certificate.json", worse)
     both = {name: read_certificate(tmp_path / name) for name in ("a", "b")}
-    rows = {row["metric"]: row for row in comparison_table(both).to_json()}
+    rows = {row["metric"]: row for row in tabulate_comparison(both).to_json()}
     assert rows["nis"]["better"] == "a"
     assert rows["nll, one step"]["better"] == "–"
     assert rows["d_stsp of the core"]["b"] is None
-    assert _verdicts_table(both).rows[0] == ["calibration", "pass", "fail"]
+    assert lay_out_comparison(both).sections[0].tables[0].rows[0] == ["calibration", "pass", "fail"]
     assert list(figures(**both)[1]) == ["Coverage of one-step bands", "NLL by horizon"]
     assert list(figures(a=own, b=own)[1])[2:] == ["Power spectra", "Lyapunov exponents of the cores"]
 
@@ -96,10 +89,10 @@ def test_an_older_certificate_is_shown_by_what_its_number_was(tmp_path):
     old["verdicts"] = [{**first, "status": "fail", "value": 0.864181, "sentence": sentence}, *others]
     write_json(tmp_path / "certificate.json", old)
     read = read_certificate(tmp_path)
-    decided = dict(_decided_table({"old": read, "new": certificate().to_dict()}).to_json()[0])
-    assert decided["old"] == "normalised innovation squared: 0.864"
-    assert sentence in reasons(read["verdicts"])[0]
-    assert "Decided by" in compared_page({"old": read, "again": read}).to_html()
+    _, decided = lay_out_comparison({"old": read, "new": certificate().to_dict()}).sections[0].tables
+    assert decided.to_json()[0]["old"] == "normalised innovation squared: 0.864"
+    assert sentence in list_reasons(read["verdicts"])[0]
+    assert "Decided by" in lay_out_comparison({"old": read, "again": read}).to_html()
 
 
 def test_without_a_certificate_the_command_to_make_one_is_named(tmp_path):

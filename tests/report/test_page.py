@@ -11,8 +11,8 @@ from sample import EVIL, certificate, with_page
 from kaffee.certification.verdicts import Verdict
 from kaffee.errors import ConfigError
 from kaffee.report.figures import plot_curves
-from kaffee.report.page import Picture, Report, Section, _number_tables
-from kaffee.report.sections import certificate_page
+from kaffee.report.page import Picture, Report, Section, _tabulate_numbers
+from kaffee.report.sections import lay_out_certificate
 from kaffee.tables import Table
 
 VOID = {"meta", "img", "br"}
@@ -45,9 +45,8 @@ def hostile_page():
     picture = Picture(EVIL, EVIL, plot_curves({EVIL: {EVIL: ([0, 1], [1, 2])}, "b": {EVIL: ([0], [1])}}, x=EVIL))
     section = Section(EVIL, EVIL, tables=[table], pictures=[picture], code=EVIL)
     verdicts = [Verdict(1, EVIL, "pass", 1.0, EVIL, EVIL, EVIL)]
-    return Report(
-        EVIL, [section, Section("empty")], subtitle=EVIL, verdicts=verdicts, provenance={EVIL: EVIL}
-    ).to_html()
+    parts = {"subtitle": EVIL, "verdicts": verdicts, "provenance": {EVIL: EVIL}}
+    return Report(EVIL, [section, Section("empty")], **parts).to_html()
 
 
 def test_no_text_becomes_a_tag_and_nothing_is_loaded():
@@ -113,7 +112,7 @@ def test_long_pages_have_a_list_of_sections_and_end_with_their_origin():
 
 def test_the_numbers_of_a_figure_share_their_x_and_are_thinned():
     curves = {"p": {"a": (range(300), range(300)), "b": (range(300), range(300)), "c": ([0, 1], [5, 6])}}
-    both, other = _number_tables(plot_curves(curves, x="t"))
+    both, other = _tabulate_numbers(plot_curves(curves, x="t"))
     assert both.columns == ["t", "a", "b"]
     assert both.title == " (every 3 of 300 rows)"
     assert list(both.rows[1]) == [3, 3.0, 3.0]
@@ -121,6 +120,6 @@ def test_the_numbers_of_a_figure_share_their_x_and_are_thinned():
 
 
 def test_a_whole_page_is_small_and_closed():
-    text = certificate_page(with_page(certificate(), EVIL)).to_html()
+    text = lay_out_certificate(with_page(certificate(), EVIL)).to_html()
     assert Page(text).open == []
     assert 4e6 < len(text.encode()) < 5.6e6

@@ -10,13 +10,9 @@ from sample import certificate, with_page
 
 from kaffee.certification.certificate import Certificate
 from kaffee.errors import CheckpointError
-from kaffee.report.page import reasons
-from kaffee.report.sections import (
-    _certificate_sections,
-    certificate_page,
-    result_table,
-    verdict_table,
-)
+from kaffee.records import write_record
+from kaffee.report.page import list_reasons
+from kaffee.report.sections import _list_sections, lay_out_certificate, tabulate_results, tabulate_verdicts
 from kaffee.report.stills import draw_stills
 from kaffee.tables import Table
 
@@ -29,16 +25,16 @@ def found():
 def test_the_first_screen_has_a_card_for_every_check_with_its_rule(found):
     first = replace(found.verdicts[0], status="fail", value=-0.4, quantity="bias in standard deviations, b")
     changed = replace(found, verdicts=(first, *found.verdicts[1:]))
-    page = certificate_page(changed).to_html()
+    page = lay_out_certificate(changed).to_html()
     assert page.count('<li class="card ') == len(found.verdicts) == 7
     name, value = re.findall('<span class="name">(.*?)</span> <strong>(.*?)</strong>', page)[0]
     assert (name, value) == ("bias in standard deviations, b", "-0.4")
-    assert verdict_table(changed).rows[0] == [
+    assert tabulate_verdicts(changed).rows[0] == [
         *("1 local probabilistic", "calibration", "fail", "bias in standard deviations, b: -0.4")
     ]
     unknown = replace(first, value=None, quantity="", rule="")
-    assert verdict_table(replace(found, verdicts=(unknown,))).rows[0][3] == "–"
-    assert "needs data that are not there" in certificate_page(replace(found, verdicts=(unknown,))).to_html()
+    assert tabulate_verdicts(replace(found, verdicts=(unknown,))).rows[0][3] == "–"
+    assert "needs data that are not there" in lay_out_certificate(replace(found, verdicts=(unknown,))).to_html()
 
 
 def test_reasons_are_the_sentences_of_what_did_not_pass():
@@ -47,12 +43,12 @@ def test_reasons_are_the_sentences_of_what_did_not_pass():
         {"name": "skill", "status": "pass", "sentence": "Good."},
         {"name": "core", "status": "fail", "sentence": "Bad."},
     ]
-    assert reasons([*both, *other]) == ["calibration, whiteness (unknown): Too short.", "core (fail): Bad."]
+    assert list_reasons([*both, *other]) == ["calibration, whiteness (unknown): Too short.", "core (fail): Bad."]
 
 
 def test_one_number_for_one_quantity(found):
     """The table of results says what the sections say, by the same estimators."""
-    rows = {row["model"]: row for row in result_table(with_page(found)).to_json()}
+    rows = {row["model"]: row for row in tabulate_results(with_page(found)).to_json()}
     assert list(rows) == ["prior", "kaffee", "truth"]
     assert rows["kaffee"]["nll"] == found.residuals.nll_standard
     assert rows["kaffee"]["coverage 90 %"] == found.residuals.coverage["0.9"]
@@ -60,11 +56,11 @@ def test_one_number_for_one_quantity(found):
     assert rows["kaffee"]["lambda_1"] == found.agreement.exponents.values[0]
     assert rows["truth"]["d_stsp"] == found.agreement.truth.d_stsp
     assert (rows["truth"]["nll"], rows["truth"]["lambda_1"]) == (None, 0.1)
-    assert Table(**result_table(found).to_record()).to_html() == result_table(found).to_html()
+    assert Table(**tabulate_results(found).to_record()).to_html() == tabulate_results(found).to_html()
 
 
 def test_every_part_has_its_section_and_names_are_escaped(found):
-    page = certificate_page(with_page(found)).to_html()
+    page = lay_out_certificate(with_page(found)).to_html()
     assert re.findall("<h2>(.*?)</h2>", page) == [
         *("Result", "Attractor", "Forecast", "Skill", "Calibration", "Spread", "Spectra", "Lyapunov exponents"),
         *("Filtering", "Training", "Settings", "Provenance"),
@@ -81,9 +77,9 @@ def test_a_stored_certificate_gives_the_same_page_and_stills(found, tmp_path):
     assert conclusion == {"made_of": "this"}
     assert read.verdicts == whole.verdicts
     assert set(draw_stills(read)) == {"attractor", "filtering", "training"}
-    first = certificate_page(read).to_html()
-    read.save(tmp_path)
-    assert certificate_page(Certificate.load(tmp_path)[0]).to_html() == first
+    first = lay_out_certificate(read).to_html()
+    read.save(tmp_path, conclusion)
+    assert lay_out_certificate(Certificate.load(tmp_path)[0]).to_html() == first
     np.testing.assert_allclose(read.agreement.drawn["core"], whole.agreement.drawn["core"], rtol=1e-6)
     stored = json.loads((tmp_path / "certificate.json").read_text())
     assert "drawn" not in stored["agreement"]
@@ -94,8 +90,6 @@ def test_a_stored_certificate_gives_the_same_page_and_stills(found, tmp_path):
 
 
 def test_a_certificate_of_an_older_version_is_an_error_that_says_so(found, tmp_path):
-    from kaffee.records import write_record
-
     values = found.to_dict()
     del values["checks"]
     write_record(tmp_path, "certificate", found.arrays(), values)
@@ -104,7 +98,7 @@ def test_a_certificate_of_an_older_version_is_an_error_that_says_so(found, tmp_p
 
 
 def test_the_worst_coordinate_can_be_found_in_a_table(found):
-    tables = [table for section in _certificate_sections(found) for table in section.tables]
+    tables = [table for section in _list_sections(found) for table in section.tables]
     (by_coordinate,) = [table for table in tables if table.title == "By coordinate"]
     residuals = found.residuals
     assert [row[:2] for row in by_coordinate.rows] == [["<i>a", residuals.counts[0]], ["b", residuals.counts[1]]]
@@ -114,12 +108,12 @@ def test_the_worst_coordinate_can_be_found_in_a_table(found):
 def test_a_part_that_is_missing_says_why(found):
     without = replace(found, agreement=None, spread=None, tangents=None, withheld=None)
     without = replace(without, missing={"agreement": "too short & so"})
-    titles = [section.title for section in _certificate_sections(without)]
+    titles = [section.title for section in _list_sections(without)]
     assert not {"Attractor", "Spread", "Filtering"} & set(titles)
-    assert "too short &amp; so" in certificate_page(without).to_html()
+    assert "too short &amp; so" in lay_out_certificate(without).to_html()
     assert set(draw_stills(without)) == set()
 
 
 def test_a_warning_stands_under_the_title_and_in_the_provenance(found):
     doubted = replace(found, about={**found.about, "warning": "seen before & more"})
-    assert certificate_page(doubted).to_html().count("seen before &amp; more") == 2
+    assert lay_out_certificate(doubted).to_html().count("seen before &amp; more") == 2

@@ -15,7 +15,7 @@ from kaffee.records import jsonable
 from kaffee.report.consistency import describe_diagnosis as describe
 from kaffee.report.consistency import diagnosis_figure as figure
 from kaffee.report.consistency import diagnosis_table as table
-from kaffee.report.page import png
+from kaffee.report.style import encode_png
 from kaffee.theory.attenuation import Measured
 from kaffee.theory.diagnosis import _estimate_over_windows, _finite_mean, _geometric_mean, _probes, diagnose
 
@@ -70,7 +70,7 @@ def test_it_is_json_a_table_sentences_and_a_picture(found):
     for word in ("Volume", "Attenuation", "Dispersion", "Forcing", "Lemma 1"):
         assert word in text
     drawing = figure(found)
-    assert png(drawing).startswith(b"\x89PNG")
+    assert encode_png(drawing).startswith(b"\x89PNG")
     assert drawing.get_size_inches()[0] == pytest.approx(17 / 2.54)
     assert all(axis.get_xlabel() and axis.get_ylabel() and axis.get_title() for axis in drawing.axes)
 
@@ -90,7 +90,7 @@ def test_sentences_follow_the_numbers(found):
     many = replace(found, columns=tuple(f"channel {i}" for i in range(40)), kappa=[0.9] * 40, kappa_worst=float("nan"))
     many = replace(many, dispersion=[2.0] * 40, dispersion_se=[0.1] * 40)
     assert "and 34 more" in " ".join(describe(many))
-    assert png(figure(many)).startswith(b"\x89PNG")
+    assert encode_png(figure(many)).startswith(b"\x89PNG")
 
 
 def test_a_model_without_transport_feels_no_pressure_and_needs_no_burn_in():
@@ -101,7 +101,7 @@ def test_a_model_without_transport_feels_no_pressure_and_needs_no_burn_in():
     assert found.gain_share == found.lemma.value == 0.0
     assert found.columns == ("x1", "x2")
     assert "does not move covariances" in describe(found)[0]
-    assert png(figure(found)).startswith(b"\x89PNG")
+    assert encode_png(figure(found)).startswith(b"\x89PNG")
 
 
 def test_an_exploding_model_is_told_apart_and_not_averaged_in():
@@ -113,7 +113,7 @@ def test_an_exploding_model_is_told_apart_and_not_averaged_in():
     assert found.faulty == WINDOWS
     assert "became non-finite" in describe(found)[-1]
     json.dumps(jsonable(found), allow_nan=False)
-    assert png(figure(found)).startswith(b"\x89PNG")
+    assert encode_png(figure(found)).startswith(b"\x89PNG")
 
 
 def test_windows_that_leave_no_horizon_are_refused():

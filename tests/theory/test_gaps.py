@@ -6,8 +6,7 @@ import pytest
 
 from kaffee.report.consistency import describe_gaps as describe
 from kaffee.report.consistency import log_table, tradeoff_figure
-from kaffee.report.page import png
-from kaffee.report.style import COLOURS
+from kaffee.report.style import COLOURS, encode_png
 from kaffee.theory.dpc import Entry, Measured, find_gaps, overall_gaps
 
 
@@ -98,7 +97,7 @@ def test_the_figure_shades_the_gap_and_colours_its_arrow():
 
 def test_a_run_that_does_not_move_can_be_drawn():
     still = [entry(0, 1.0, 1.0), entry(5, 1.0, 1.0)]
-    assert png(tradeoff_figure(still)).startswith(b"\x89PNG")
+    assert encode_png(tradeoff_figure(still)).startswith(b"\x89PNG")
 
 
 def test_a_diverged_entry_leaves_a_hole_in_the_figure():
