@@ -1,6 +1,5 @@
 """Progress of training: a live bar with loss, rate and time left in a terminal, plain lines elsewhere."""
 
-from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
@@ -61,12 +60,9 @@ class TrainingProgress:
             disable=not self.live,
         )
 
-    @property
-    def watcher(self) -> Callable[[str, int], Watcher]:
-        """Factory of the watcher of a stage; silent if quiet."""
-        if self.quiet:
-            return lambda title, total: Watcher()
-        return lambda title, total: _StageWatcher(self, title, total)
+    def watcher(self, title: str, total: int) -> Watcher:
+        """Make the watcher of a stage; silent if quiet."""
+        return Watcher() if self.quiet else _StageWatcher(self, title, total)
 
     def __enter__(self) -> Self:
         self.progress.start()

@@ -1,8 +1,7 @@
 """Records on disk (JSON and safetensors: atomic, checked, never pickled), and the provenance of results.
 
-A record is two files in one folder: `NAME.json`, which names the array file and the SHA-256 of both, and
-`NAME-<hash>.safetensors`. The JSON is replaced last and in one step, so that a reader sees either the old record or the
-new one, never half of it.
+A record is two files: `NAME-<hash>.safetensors`, and `NAME.json` with its name and the SHA-256 of both. The JSON is
+replaced last and in one step, so that a reader sees either the old record or the new one, never half of it.
 """
 
 import hashlib
@@ -170,14 +169,9 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Describe the processor, its usable cores and the operating system."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"processor": _processor(), "cores": cores, "system": f"{platform.system()} {platform.machine()}"}
-
-
-def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processor = names[0] if names else platform.processor() or "unknown"
+    return {"processor": processor, "cores": cores, "system": f"{platform.system()} {platform.machine()}"}

@@ -1,9 +1,10 @@
 """The estimator with scikit-learn's conventions: fit, then filter, smooth, impute, forecast, simulate, score."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,84 +24,21 @@ from kaffee.inference.matching import adopt_columns, match_series, model_columns
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings, impute, smooth
 from kaffee.inference.results import BAND, FORECAST_LEVELS, Estimates
-from kaffee.training.loop import Watcher
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from kaffee.certification.certificate import Certificate, CertificationSettings
 
-DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False}
+_DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False}
 _FITTED = ("reconstruction_", "prior_", "settings_", "fit_")
 
 
 class NotFittedError(KaffeeError, AttributeError):
-    """What only a fitted surrogate has was asked of one that is not."""
+    """Error for asking of a surrogate what only a fitted one has."""
 
 
-class Parameters:
-    """The arguments of a surrogate as they were given; what a fit found ends in an underscore."""
-
-    reconstruction_: Reconstruction
-    prior_: Reconstruction | None
-    settings_: FitSettings | None
-    fit_: Fit | None
-
-    def __init__(
-        self,
-        method: str | None = None,
-        *,
-        seed: int | None = None,
-        settings: FitSettings | Mapping[str, Any] | None = None,
-        progress: bool = False,
-    ) -> None:
-        # As they came and unchecked, so that a copy made of `get_params` is the same; `fit` looks at them.
-        self.method, self.seed, self.settings, self.progress = method, seed, settings, progress
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The arguments of the constructor, as they were given."""
-        return {name: getattr(self, name) for name in DEFAULTS}
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Change arguments of the constructor; the next `fit` uses them."""
-        for name, value in parameters.items():
-            if name not in DEFAULTS:
-                raise ConfigError(unknown("parameter", name, DEFAULTS))
-            setattr(self, name, value)
-        return self
-
-    def _resolved_settings(self, series: Series) -> FitSettings:
-        """The settings of a fit to this series: what the data suggest, where nothing else was said."""
-        given, chosen = self.settings, {"method": self.method, "seed": self.seed}
-        chosen = {name: value for name, value in chosen.items() if value is not None}
-        if isinstance(given, FitSettings):
-            return update(given, chosen)
-        if given is not None and not isinstance(given, Mapping):
-            raise ConfigError(
-                f"settings is {type(given).__name__}; give a FitSettings, or a dictionary such as "
-                '{"core.latent_dim": 30}.'
-            )
-        values: dict[str, Any] = {}
-        for key, value in (given or {}).items():
-            values = merge(values, nested(str(key), value))
-        return settings_for(series, merge(values, chosen))
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _FITTED:
-            raise NotFittedError("This surrogate is not fitted yet. Call fit(X) first, or Surrogate.load(path).")
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-
-    def __repr__(self) -> str:
-        given = {name: value for name, value in self.get_params().items() if value is not DEFAULTS[name]}
-        text = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
-        if "reconstruction_" not in vars(self):
-            return text
-        names = model_columns(self.reconstruction_)
-        shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
-        return f"{text}, fitted to {shown} at steps of {self.reconstruction_.dt:.6g}"
-
-
-class Surrogate(Parameters):
+class Surrogate:
     """A probabilistic surrogate of the system behind a recording.
 
         surrogate = kaffee.Surrogate(seed=1).fit(X)
@@ -125,7 +63,62 @@ class Surrogate(Parameters):
         fit_: Losses, train and test part (the last 20 % of every recording are held out for checks); None after `load`.
     """
 
+    reconstruction_: Reconstruction
+    prior_: Reconstruction | None
+    settings_: FitSettings | None
+    fit_: Fit | None
     _data: Data | None = None
+
+    def __init__(
+        self,
+        method: str | None = None,
+        *,
+        seed: int | None = None,
+        settings: FitSettings | Mapping[str, Any] | None = None,
+        progress: bool = False,
+    ) -> None:
+        # As they came and unchecked, so that a copy made of `get_params` is the same; `fit` looks at them.
+        self.method, self.seed, self.settings, self.progress = method, seed, settings, progress
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments of the constructor, as they were given."""
+        return {name: getattr(self, name) for name in _DEFAULTS}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Change arguments of the constructor; the next `fit` uses them."""
+        for name, value in parameters.items():
+            if name not in _DEFAULTS:
+                raise ConfigError(unknown("parameter", name, _DEFAULTS))
+            setattr(self, name, value)
+        return self
+
+    def _resolved_settings(self, series: Series) -> FitSettings:
+        """Take the settings that were given, and for the others what the data suggest."""
+        given, chosen = self.settings, {"method": self.method, "seed": self.seed}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        if isinstance(given, FitSettings):
+            return update(given, chosen)
+        if given is not None and not isinstance(given, Mapping):
+            raise ConfigError(
+                f"settings is {type(given).__name__}; give a FitSettings, or a dictionary such as "
+                '{"core.latent_dim": 30}.'
+            )
+        values = [nested(str(key), value) for key, value in (given or {}).items()]
+        return settings_for(series, reduce(merge, [*values, chosen]))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FITTED:
+            raise NotFittedError("This surrogate is not fitted yet. Call fit(X) first, or Surrogate.load(path).")
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def __repr__(self) -> str:
+        given = {name: value for name, value in self.get_params().items() if value is not _DEFAULTS[name]}
+        text = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        if "reconstruction_" not in vars(self):
+            return text
+        names = model_columns(self.reconstruction_)
+        shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+        return f"{text}, fitted to {shown} at steps of {self.reconstruction_.dt:.6g}"
 
     def fit(self, X: Any, y: None = None, *, times: Any = None, dt: float | None = None) -> Self:
         """Fit to one or several recordings, from scratch.
@@ -137,19 +130,22 @@ class Surrogate(Parameters):
             times: Of the rows, for arrays; tables have them as their index.
             dt: Time between rows, for data without times; 1 by default.
         """
+        from rich.console import Console
+
+        from kaffee.progress import TrainingProgress
+
         data = read_data(X, times, fitting=True)
         if dt is not None and data.series.times is not None:
             raise ConfigError(f"dt={dt:g} beside times, which tell it. Leave out the one or the other.")
         settings = self._resolved_settings(data.series)
         for note in short_recordings(data.series, settings):
             warnings.warn(note, UserWarning, stacklevel=2)
-        with _watched(self.progress) as watcher:
-            found = fit(data.series, settings, dt=dt, watcher=watcher)
-        if not found.fitted.completed:
-            warnings.warn(found.fitted.report, RuntimeWarning, stacklevel=2)
-        self._data = data
-        self.fit_, self.settings_, self.prior_ = found, settings, found.prior.reconstruction
-        model = found.fitted.reconstruction
+        with TrainingProgress(Console(stderr=True), quiet=not self.progress) as shown:
+            self.fit_ = fit(data.series, settings, dt=dt, watcher=shown.watcher)
+        if not self.fit_.fitted.completed:
+            warnings.warn(self.fit_.fitted.report, RuntimeWarning, stacklevel=2)
+        self._data, self.settings_, self.prior_ = data, settings, self.fit_.prior.reconstruction
+        model = self.fit_.fitted.reconstruction
         # Kept with the model, so that a stored one knows its calendar, too.
         calendar = {} if data.frequency is None else {"frequency": data.frequency}
         self.reconstruction_ = replace(model, provenance={**model.provenance, **calendar})
@@ -165,18 +161,18 @@ class Surrogate(Parameters):
         patience: int = 10,
         any_step: bool = False,
     ) -> Any:
-        """What is known at every row given all rows up to it; see `kaffee.filter_recordings`."""
+        """Estimate every row from all rows up to it; see `kaffee.filter_recordings`."""
         data, model = self._matched(X, times)
         estimates = filter_recordings(model, data.series, gate=gate, patience=patience, any_step=any_step)
         return _as_given(data, estimates, quantiles)
 
     def smooth(self, X: Any, *, times: Any = None, quantiles: Sequence[float] = BAND, any_step: bool = False) -> Any:
-        """What is known at every row given all rows, before and after it; see `kaffee.smooth`."""
+        """Estimate every row from all rows, before and after it; see `kaffee.smooth`."""
         data, model = self._matched(X, times)
         return _as_given(data, smooth(model, data.series, any_step=any_step), quantiles)
 
     def impute(self, X: Any, *, times: Any = None, return_std: bool = False, any_step: bool = False) -> Any:
-        """X with its gaps filled; with `return_std` also the standard deviation of what was filled in, 0 elsewhere.
+        """Fill the gaps of X; with `return_std` return also the standard deviation of what was filled in, 0 elsewhere.
 
         Times that leave out whole steps are gaps as well, and the result has a row for each step.
         """
@@ -201,7 +197,7 @@ class Surrogate(Parameters):
         observation_noise: bool = True,
         any_step: bool = False,
     ) -> Any:
-        """Futures of the recordings in X from their last row; of those given to `fit`, if there is no X.
+        """Forecast the recordings in X from their last row; those given to `fit`, if there is no X.
 
         Args:
             members: Size of the ensemble, for each recording.
@@ -245,7 +241,7 @@ class Surrogate(Parameters):
         return made[0] if runs is None and np.ndim(start) < 2 else made
 
     def score(self, X: Any, y: None = None, *, times: Any = None, any_step: bool = False) -> float:
-        """The mean log-likelihood of an entry given all rows before it, in data units; higher is better."""
+        """Compute the mean log-likelihood of an entry given all rows before it, in data units; higher is better."""
         data, model = self._matched(X, times)
         score = filter_recordings(model, data.series, any_step=any_step).facts["log_likelihood_per_entry"]
         if score is None:
@@ -253,7 +249,7 @@ class Surrogate(Parameters):
         return float(score)
 
     def online(self, *, gate: float | None = None, patience: int = 10) -> OnlineFilter:
-        """A filter for readings as they arrive."""
+        """Start a filter for readings as they arrive."""
         return OnlineFilter(self.reconstruction_, gate=gate, patience=patience)
 
     def certify(
@@ -291,8 +287,11 @@ class Surrogate(Parameters):
             core: For a core of one's own class; see `kaffee.load`.
         """
         run = Run.open(path, core=core)
-        model = run.model
-        settings = _stored_settings(model)
+        model, settings = run.model, None
+        values = model.provenance.get("settings")
+        if isinstance(values, dict):
+            with suppress(ConfigError):  # another version had other settings
+                settings = update(FitSettings(), values)
         surrogate = cls(settings=settings)
         surrogate.reconstruction_, surrogate.prior_ = model, run.prior_model
         surrogate.settings_, surrogate.fit_ = settings, None
@@ -346,7 +345,7 @@ class Surrogate(Parameters):
         return self._data, model
 
     def _matched(self, X: Any, times: Any) -> tuple[Data, Reconstruction]:
-        """The data, and the model under their names where it has none of its own."""
+        """Read data, and let the model take their names where it has none of its own."""
         model = self.reconstruction_
         data = read_data(X, times, model_columns(model), model.provenance.get("frequency"))
         return data, adopt_columns(model, data.series)
@@ -355,26 +354,3 @@ class Surrogate(Parameters):
 def _as_given(data: Data, estimates: Estimates, quantiles: Sequence[float]) -> Any:
     """Give the estimates of every recording the form in which it came."""
     return data.join([frame.rows(each, quantiles) for frame, each in zip(data.frames, estimates, strict=True)])
-
-
-def _stored_settings(model: Reconstruction) -> FitSettings | None:
-    """Read the settings of a fit; None for a model that was made otherwise, or by a version with other settings."""
-    values = model.provenance.get("settings")
-    try:
-        return update(FitSettings(), values) if isinstance(values, dict) else None
-    except ConfigError:
-        return None
-
-
-@contextmanager
-def _watched(progress: bool) -> Iterator[Callable[[str, int], Watcher] | None]:
-    """Who watches the training: a progress bar, if one is wanted."""
-    if not progress:
-        yield None
-        return
-    from rich.console import Console
-
-    from kaffee.progress import TrainingProgress
-
-    with TrainingProgress(Console(stderr=True), quiet=False) as shown:
-        yield shown.watcher

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import rich.console
-    import rich.table
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -41,49 +40,31 @@ class Table:
 
     def __rich_console__(self, _: "rich.console.Console", options: "rich.console.ConsoleOptions") -> Iterator[Any]:
         """Render for a terminal, `Console().print(table)`; a table that is too wide is split into several."""
-        parts = self._parts(options.max_width)
-        for i, columns in enumerate(parts):
-            yield self._rich(columns, title=self.title if i == 0 else "", note=self.note if i == len(parts) - 1 else "")
-
-    def _is_text(self, i: int, cells: list[list[str]]) -> bool:
-        """Decide whether a column holds long texts, which may wrap; names and numbers may not."""
-        return i > 0 and any(len(row[i]) > 24 for row in cells)
-
-    def _parts(self, width: int) -> list[list[int]]:
-        """Group columns that fit side by side; every group begins with the first column."""
-        cells, padding = self._cells(), 3
-
-        def size(i: int) -> int:
-            longest = max([len(self.columns[i]), *[len(row[i]) for row in cells]])
-            return padding + (24 if self._is_text(i, cells) else longest)
-
-        parts, used = [[0]], size(0) + 1
-        for i in range(1, len(self.columns)):
-            if used + size(i) > width and len(parts[-1]) > 1:
-                parts.append([0])
-                used = size(0) + 1
-            parts[-1].append(i)
-            used += size(i)
-        return parts
-
-    def _rich(self, columns: list[int], *, title: str, note: str) -> "rich.table.Table":
         from rich.table import Table as RichTable
         from rich.text import Text  # rather than str, in which a name in brackets would be markup
 
-        table = RichTable(
-            title=Text(title) if title else None,
-            caption=Text(note) if note else None,
-            title_justify="left",
-            caption_justify="left",
-        )
         cells = self._cells()
-        for i in columns:
-            justify: Any = "left" if i == 0 else "right"
-            whole = not self._is_text(i, cells)
-            table.add_column(Text(self.columns[i]), justify=justify, no_wrap=whole, overflow="fold")
-        for row in cells:
-            table.add_row(*[Text(row[i]) for i in columns])
-        return table
+        # Long texts may wrap; names and numbers may not.
+        wraps = [i > 0 and any(len(row[i]) > 24 for row in cells) for i in range(len(self.columns))]
+        widths = [max(len(row[i]) for row in [self.columns, *cells]) for i in range(len(self.columns))]
+        sizes = [3 + (24 if wrap else width) for wrap, width in zip(wraps, widths, strict=True)]
+        parts, used = [[0]], sizes[0] + 1
+        for i, size in enumerate(sizes[1:], 1):
+            if used + size > options.max_width and len(parts[-1]) > 1:
+                parts.append([0])
+                used = sizes[0] + 1
+            parts[-1].append(i)
+            used += size
+        for part in parts:
+            title, note = self.title if part is parts[0] else "", self.note if part is parts[-1] else ""
+            table = RichTable(title=Text(title) if title else None, caption=Text(note) if note else None)
+            table.title_justify = table.caption_justify = "left"
+            for i in part:
+                justify: Any = "right" if i else "left"
+                table.add_column(Text(self.columns[i]), justify=justify, no_wrap=not wraps[i], overflow="fold")
+            for row in cells:
+                table.add_row(*[Text(row[i]) for i in part])
+            yield table
 
     def to_markdown(self) -> str:
         """Render as Markdown."""

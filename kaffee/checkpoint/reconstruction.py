@@ -73,21 +73,26 @@ class Reconstruction:
 
 def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
     """Write a model to a folder: `model.json` and its safetensors."""
-    folder, model = Path(folder), reconstruction.model
+    model, observation = reconstruction.model, reconstruction.model.observation
+    kind = next((name for name, known in _OBSERVATION_TYPES.items() if type(observation) is known), None)
+    if kind is None:
+        raise CheckpointError(
+            f"An observation map of class {type(observation).__name__} cannot be saved; use a Projection or "
+            "LinearObservation."
+        )
     meta = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
         "versions": versions(),
         "core": _core_entry(model.core),
-        "observation": _observation_entry(model.observation),
+        "observation": {"type": kind, "num_observed": model.num_observed, "latent_dim": model.latent_dim},
         "scaler": reconstruction.scaler.to_dict(),
         "columns": list(reconstruction.columns),
         "dt": reconstruction.dt,
         "method": reconstruction.method,
         "provenance": dict(reconstruction.provenance),
     }
-    write_record(folder, "model", named_arrays(model), meta)
-    return folder
+    return write_record(Path(folder), "model", named_arrays(model), meta).parent
 
 
 def _core_entry(core: Core) -> dict[str, Any]:
@@ -98,16 +103,6 @@ def _core_entry(core: Core) -> dict[str, Any]:
             return {"type": name, "hyperparameters": core.hyperparameters()}
     inner = core.function if isinstance(core, Custom) else core
     return {"type": "custom", "class": f"{type(inner).__module__}.{type(inner).__qualname__}"}
-
-
-def _observation_entry(observation: ObservationMap) -> dict[str, Any]:
-    for name, kind in _OBSERVATION_TYPES.items():
-        if type(observation) is kind:
-            return {"type": name, "num_observed": observation.num_observed, "latent_dim": observation.latent_dim}
-    raise CheckpointError(
-        f"An observation map of class {type(observation).__name__} cannot be saved; use a Projection or "
-        "LinearObservation."
-    )
 
 
 def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
@@ -176,11 +171,10 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
             raise CheckpointError(f"The core's {name} = {value} does not fit the {stored} numbers that are stored.")
 
     def build() -> StateSpaceModel:
-        known = CORE_TYPES.get(entry["type"])
-        if known is None:
+        if entry["type"] == "custom":
             core = as_core(given, M)
         else:
-            core = known.skeleton(**entry["hyperparameters"])
+            core = CORE_TYPES[entry["type"]].skeleton(**entry["hyperparameters"])
             _check_core(core, M)
         if entry.get("confined", False):
             core = Confined(core, jnp.zeros(M), jnp.zeros(M))
@@ -233,17 +227,6 @@ def _check_weights(arrays: Mapping[str, np.ndarray]) -> None:
             raise CheckpointError(f"The weights {name!r:.80} hold values that are not numbers (nan).")
 
 
-def save_state(folder: Path, name: str, tree: PyTree, meta: Mapping[str, Any]) -> None:
-    """Write any pytree of arrays, such as the state of a training run."""
-    write_record(folder, name, named_arrays(tree), meta)
-
-
-def load_state(folder: Path, name: str, template: PyTree) -> tuple[PyTree, dict[str, Any]]:
-    """Read back what `save_state` wrote into the structure of `template`."""
-    arrays, meta = read_record(folder, name, "training state")
-    return fill_arrays(template, arrays, f"{folder}/{name}"), meta
-
-
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """Collect every array leaf under its path, such as "core.W".
 
@@ -262,30 +245,23 @@ def fill_arrays(template: PyTree, arrays: Mapping[str, np.ndarray], what: str) -
 
     The kind is float, integer or truth value; float64 arrays become float32 where JAX's 64-bit mode is off.
     """
-    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(template)
     slots = {_join(path) for path, leaf in leaves if _is_slot(leaf)}
     missing, extra = sorted(slots - set(arrays)), sorted(set(arrays) - slots)
     if missing or extra:
-        raise CheckpointError(
-            f"{what}: arrays missing: {missing or 'none'}; not expected: {extra or 'none'}. "
-            "Restore the folder, or train again."
-        )
-    filled = []
-    for path, leaf in leaves:
+        raise CheckpointError(f"{what}: arrays missing: {missing or 'none'}; not expected: {extra or 'none'}.{_REMEDY}")
+
+    def fill(path: Any, leaf: Any) -> Any:
         if not _is_slot(leaf):
-            filled.append(leaf)
-            continue
-        name, array = _join(path), arrays[_join(path)]
+            return leaf
+        array, where = arrays[_join(path)], f"{what}: {_join(path)}"
         if array.shape != leaf.shape:
-            raise CheckpointError(
-                f"{what}: {name} has shape {array.shape} but should have {leaf.shape}. Restore the folder."
-            )
+            raise CheckpointError(f"{where} has shape {array.shape} but should have {leaf.shape}. Restore the folder.")
         if array.dtype.kind != np.dtype(leaf.dtype).kind:
-            raise CheckpointError(
-                f"{what}: {name} is of type {array.dtype} but should be {leaf.dtype}. Restore the folder."
-            )
-        filled.append(jnp.asarray(array.astype(jax.dtypes.canonicalize_dtype(array.dtype))))
-    return jax.tree_util.tree_unflatten(structure, filled)
+            raise CheckpointError(f"{where} is of type {array.dtype} but should be {leaf.dtype}. Restore the folder.")
+        return jnp.asarray(array.astype(jax.dtypes.canonicalize_dtype(array.dtype)))
+
+    return jax.tree_util.tree_map_with_path(fill, template)
 
 
 def _join(path: Any) -> str:

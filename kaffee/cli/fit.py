@@ -2,6 +2,8 @@
 
 import json as json_module
 import shlex
+from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,9 +79,7 @@ def fit(
     from kaffee.fitting.run import Run, parse_source
     from kaffee.fitting.settings import FitSettings
 
-    given: dict[str, Any] = {} if config is None else read_toml(config)
-    for text in set_ or []:
-        given = merge(given, parse_override(text))
+    given: dict[str, Any] = reduce(merge, map(parse_override, set_ or []), {} if config is None else read_toml(config))
     shortcuts = {"method": method, "seed": seed, "core": None if core is None else {"start": absolute(core)}}
     given = merge(given, {key: value for key, value in shortcuts.items() if value is not None})
     settings = update(FitSettings(), given)
@@ -105,11 +105,9 @@ def fit(
 
 def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
     """Print what the data suggest, and what was given instead."""
-    from kaffee.fitting.config import value_at
-
     typer.echo("Settings from the data (--set KEY=VALUE changes one, --paper takes the paper's):", err=True)
     for each in suggested:
-        value = value_at(settings, each.key)
+        value = attrgetter(each.key)(settings)
         reason = each.reason if value == each.value else f"given, instead of {each.value}"
         typer.echo(f"  {each.key} = {value}  ({reason})", err=True)
 

@@ -2,6 +2,7 @@
 
 import json as json_module
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,17 +13,12 @@ from kaffee.cli.options import check_output
 
 if TYPE_CHECKING:
     from kaffee.certification.check import Check
-    from kaffee.fitting.pipeline import Fit
-    from kaffee.fitting.run import Loaded, Source
+    from kaffee.fitting.run import Source
     from kaffee.foundation.hub import Located
-    from kaffee.training.adaptation import Adaptation
 
-SYSTEM_CONTEXT = 2000
-"""The paper's context, in rows."""
-CHECKED_ROWS = 1_000
-"""Rows after the context of a simulated system, for the check."""
-ENOUGH_ROWS = 10_000
-"""Rows of which D_stsp is small for the truth."""
+SYSTEM_CONTEXT = 2000  # rows, as in the paper
+CHECKED_ROWS = 1_000  # after the context of a simulated system, for the check
+_ENOUGH_ROWS = 10_000  # of which D_stsp is small for the truth
 
 models = typer.Typer(help="Pretrained foundation models: list, fetch, show.", no_args_is_help=True)
 
@@ -70,19 +66,24 @@ def adapt(
     """
     from dataclasses import replace
 
+    from kaffee.certification.check import check, compare_runs
     from kaffee.cli.conclusion import conclude, show
-    from kaffee.errors import ConfigError
+    from kaffee.errors import ConfigError, DataError
     from kaffee.fitting.initial_core import absolute, find_start
     from kaffee.fitting.pipeline import UNTRAINED
     from kaffee.fitting.run import Run
     from kaffee.fitting.settings import FitSettings, FoundationSettings, ShellSettings, SimulationSettings
-    from kaffee.foundation.context import CALIBRATED, HELD_OUT, IN_CONTEXT, lyapunov_window, shorten_window
+    from kaffee.foundation import context as contexts
     from kaffee.foundation.hub import obtain
     from kaffee.foundation.weights import DEFAULT
     from kaffee.records import jsonable
 
-    _check_folder(output)
-    lyapunov_window(lyapunov, 1.0)  # an exponent that is no number, before anything is read
+    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{there} is a file; the adapted model needs a folder. Choose another name with -o.")
+    if output.exists() and any(output.iterdir()):
+        raise ConfigError(f"{output} is not empty. Choose another folder with -o.")
+    contexts.lyapunov_window(lyapunov, 1.0)  # an exponent that is no number, before anything is read
     source = _find_data(data, columns)
     total = (context or SYSTEM_CONTEXT) + CHECKED_ROWS
     settings = FitSettings(
@@ -104,25 +105,35 @@ def adapt(
             f"--context {rows}: the recording has {total} rows only, and the rows after the context check the result. "
             "Choose a shorter one."
         )
-    adaptation, held_out = (IN_CONTEXT, 0.0) if paper else (CALIBRATED, HELD_OUT)
-    _check_rows(f"{series.label} has {total} rows", rows, adaptation, held_out)
+    adaptation, held_out = (contexts.IN_CONTEXT, 0.0) if paper else (contexts.CALIBRATED, contexts.HELD_OUT)
+    fewest = contexts.fewest_rows(adaptation, held_out)
+    if rows < fewest:
+        less = "" if paper else f"; with --paper {contexts.fewest_rows(contexts.IN_CONTEXT, 0.0)} are enough"
+        raise DataError(
+            f"{series.label} has {total} rows, of which {rows} are the context: too few to adapt on, which needs at "
+            f"least {fewest}{less}. Give more rows, or make more of them the context by --context."
+        )
     obtain(model or DEFAULT, download=download)
     updates = adaptation.schedule.num_updates if updates is None else updates
-    window = lyapunov_window(lyapunov, series.time_step or 1.0)
+    adaptation = replace(
+        adaptation,
+        scored=contexts.lyapunov_window(lyapunov, series.time_step or 1.0),
+        schedule=replace(adaptation.schedule, num_updates=updates),
+    )
     settings = replace(
         settings,
         test_fraction=(total - rows) / total,
-        adaptation=replace(
-            shorten_window(replace(adaptation, scored=window), rows, held_out),
-            schedule=replace(adaptation.schedule, num_updates=updates),
-        ),
+        adaptation=contexts.shorten_window(adaptation, rows, held_out),
         foundation=FoundationSettings(absolute(model or DEFAULT), tangent, held_out=held_out or None),  # type: ignore[arg-type]
     )
     find_start(settings, series)  # a context that the model cannot read, before the folder is made
     run = Run.start(output, settings, source, loaded)
     result = run.train()
     facts = {"output": str(output), "context": rows, "method": method, "tangent": tangent, "updates": updates}
-    checked, likeness = _check(result, loaded)
+    states = None if loaded.truth is None else loaded.truth.states
+    likeness = None if loaded.truth is None else compare_runs(loaded.truth.states, loaded.truth.again)
+    few = result.test.num_steps < 2
+    checked = None if few else check(result.fitted.reconstruction, result.test, reference=states)
     if json:
         between = None if likeness is None else {"d_stsp": likeness[0], "d_h": likeness[1]}
         measured = {"check": jsonable(checked), "truth_against_truth": between}
@@ -141,44 +152,6 @@ def adapt(
             show(conclusion, json=False)
 
 
-def _check(result: "Fit", loaded: "Loaded") -> "tuple[Check | None, tuple[float, float] | None]":
-    """Check the adapted model; for a simulated system also compare two stretches of its true states."""
-    from kaffee.certification.check import check, compare_runs
-
-    reference, likeness = None, None
-    if loaded.truth is not None:
-        reference = loaded.truth.states
-        likeness = compare_runs(reference, loaded.truth.again)
-    if result.test.num_steps < 2:
-        return None, likeness
-    return check(result.fitted.reconstruction, result.test, reference=reference), likeness
-
-
-def _check_folder(output: Path) -> None:
-    """Refuse a folder that could not be written, before the work is done."""
-    from kaffee.errors import ConfigError
-
-    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise ConfigError(f"{there} is a file; the adapted model needs a folder. Choose another name with -o.")
-    if output.exists() and any(output.iterdir()):
-        raise ConfigError(f"{output} is not empty. Choose another folder with -o.")
-
-
-def _check_rows(given: str, rows: int, settings: "Adaptation", held_out: float) -> None:
-    """Refuse a context that is too short, in the numbers that the user gave."""
-    from kaffee.errors import DataError
-    from kaffee.foundation.context import IN_CONTEXT, fewest_rows
-
-    fewest = fewest_rows(settings, held_out)
-    if rows < fewest:
-        paper = f"; with --paper {fewest_rows(IN_CONTEXT, 0.0)} are enough" if held_out else ""
-        raise DataError(
-            f"{given}, of which {rows} are the context: too few to adapt on, which needs at least {fewest}{paper}. "
-            "Give more rows, or make more of them the context by --context."
-        )
-
-
 def _describe_free_run(checked: "Check", likeness: tuple[float, float] | None) -> str:
     """Say how the core runs on its own; D_stsp of few rows is large even for the truth, hence the number beside it."""
     from kaffee.certification.free_runs import MIN_ROWS
@@ -190,14 +163,12 @@ def _describe_free_run(checked: "Check", likeness: tuple[float, float] | None) -
         return (
             f"free run of the core: not compared, which needs {MIN_ROWS} complete rows that vary; {rows} are held out"
         )
+    d_stsp, d_h = f"D_stsp {checked.d_stsp_core:.2f}", f"D_H {checked.d_h_core:.3f}"
     if likeness is None:
-        hint = "" if rows >= ENOUGH_ROWS else f"; {rows} rows are few: D_stsp would be large for the truth, too"
-        distances = f"D_stsp {checked.d_stsp_core:.2f}, D_H {checked.d_h_core:.3f}"
-        return f"free run of the core against the held-out rows: {distances}{hint}"
-    return (
-        f"free run of the core against {rows} true states: D_stsp {checked.d_stsp_core:.2f} (truth against truth "
-        f"{likeness[0]:.2f}), D_H {checked.d_h_core:.3f} ({likeness[1]:.3f})"
-    )
+        hint = "" if rows >= _ENOUGH_ROWS else f"; {rows} rows are few: D_stsp would be large for the truth, too"
+        return f"free run of the core against the held-out rows: {d_stsp}, {d_h}{hint}"
+    beside = f"{d_stsp} (truth against truth {likeness[0]:.2f}), {d_h} ({likeness[1]:.3f})"
+    return f"free run of the core against {rows} true states: {beside}"
 
 
 def zeroshot(
@@ -248,12 +219,11 @@ def zeroshot(
     values = series.recordings[recording]
     if context is not None and context > len(values):
         raise ConfigError(f"--context {context}: the recording has {len(values)} rows only.")
-    located = obtain(model or DEFAULT, download=download)
-    weights = _read(located)
-    core = weights.to_core()
+    values = values if context is None else values[-context:]
+    core = _read(obtain(model or DEFAULT, download=download)).to_core()
     forecast = zero_shot(
         core,
-        values if context is None else values[-context:],
+        values,
         steps,
         key=jax.random.key(seed) if noise else None,
         embedding=embedding,  # type: ignore[arg-type]
@@ -267,18 +237,16 @@ def zeroshot(
             "Nothing was written. Are these the weights of a trained model?"
         )
     written = forecast.values.copy()
-    if left:
-        written[left - 1 :] = np.nan
+    written[left - 1 if left else steps :] = np.nan
     times = None
     if series.times is not None and series.time_step and output.suffix.lower() != ".npy":
         times = series.times[recording][-1] + series.time_step * np.arange(1, steps + 1)
-    name = f"{series.name} forecast"
-    write_series(Series.from_arrays(written, columns=series.columns, times=times, name=name), output)
+    write_series(Series.from_arrays(written, columns=series.columns, times=times), output)
     facts = {
         "output": str(output),
         "steps": steps,
         "coordinates": len(series.columns),
-        "context": min(len(values), context or len(values)),
+        "context": len(values),
         "embedding": forecast.embedding,
         "delays": list(forecast.delays),
         "periods": list(forecast.periods),
@@ -314,13 +282,17 @@ def list_models(json: Json = False) -> None:
     from kaffee.foundation.hub import locate
     from kaffee.foundation.weights import KNOWN
 
-    rows: list[dict[str, Any]] = []
+    rows = []
     for name, release in KNOWN.items():
-        try:
-            path: str | None = str(locate(name).weights)
-        except CheckpointError:
-            path = None
-        rows.append({"name": name, "path": path, "licence": release.licence, "attribution": release.attribution})
+        row: dict[str, Any] = {
+            "name": name,
+            "path": None,
+            "licence": release.licence,
+            "attribution": release.attribution,
+        }
+        with suppress(CheckpointError):
+            row["path"] = str(locate(name).weights)
+        rows.append(row)
     if json:
         typer.echo(json_module.dumps(rows, indent=2))
         return
@@ -344,9 +316,8 @@ def pull(
     from kaffee.foundation.hub import pull as bring
     from kaffee.foundation.weights import DEFAULT, KNOWN
 
-    located = bring(name or DEFAULT, source=source, force=force)
-    release, weights = KNOWN[name or DEFAULT], _read(located)
-    typer.echo(f"{located.weights}: sha256 {weights.sha256[:12]}")
+    located, release = bring(name or DEFAULT, source=source, force=force), KNOWN[name or DEFAULT]
+    typer.echo(f"{located.weights}: sha256 {_read(located).sha256[:12]}")
     typer.echo(f"{release.licence}: {release.attribution}")
 
 
@@ -367,8 +338,8 @@ def show(
     gate = {key.removeprefix("gating_network."): value for key, value in weights.tensors.items()}
     facts: dict[str, Any] = {
         **jsonable(weights.architecture),
-        "num_parameters": weights.num_parameters,
-        "sigma": [float(s) for s in gate["sigma"]],
+        "num_parameters": sum(tensor.size for tensor in weights.tensors.values()),
+        "sigma": gate["sigma"].tolist(),
         "attention_temperature": float(abs(gate["softmax_temp1"][0])),
         "expert_temperature": float(abs(gate["softmax_temp2"][0])),
         "sha256": weights.sha256,

@@ -1,11 +1,13 @@
 """Configuration: nested frozen dataclasses from TOML and from `--set key=value`, and back to JSON and TOML."""
 
+import contextlib
 import dataclasses
 import json
 import sys
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -27,12 +29,7 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 
 def update(settings: T, values: Mapping[str, Any], where: str = "") -> T:
-    """Replace nested `values` in a copy of `settings`; types are checked, unknown keys are errors.
-
-    >>> from kaffee.training.forcing import Forcing
-    >>> update(Forcing(), {"interval": 5})
-    Forcing(interval=5, alpha=1.0)
-    """
+    """Replace nested `values` in a copy of `settings`; types are checked, unknown keys are errors."""
     hints = get_type_hints(type(settings))
     names = [f.name for f in dataclasses.fields(settings)]  # type: ignore[arg-type]
     changes = {}
@@ -69,28 +66,23 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
     # Before all else: TOML has no None, and "none" would also do for a text.
     if type(None) in options and (value is None or value == "none"):
         return None
+    # A whole number may have more digits than a float can hold.
+    number = isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
+    words = []
     for option in options:
-        if get_origin(option) is Literal and value in get_args(option):
-            return value
-        # A whole number may have more digits than a float can hold.
-        number = isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
+        if get_origin(option) is Literal:
+            if value in get_args(option):
+                return value
+            words += [repr(choice) for choice in get_args(option)]
+            continue
         if option is float and number:
             return float(value)
         if option in (int, str, bool) and type(value) is option:
             return value
         if get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(value)
-    raise ConfigError(f"{path} = {_shorten(value)} does not fit; it must be {_describe(options)}.")
-
-
-def _describe(options: Iterable[Any]) -> str:
-    words = []
-    for option in options:
-        if get_origin(option) is Literal:
-            words += [repr(choice) for choice in get_args(option)]
-        else:
-            words.append({type(None): "none", int: "a whole number", float: "a number"}.get(option, str(option)))
-    return " or ".join(words)
+        words.append({type(None): "none", int: "a whole number", float: "a number"}.get(option, str(option)))
+    raise ConfigError(f"{path} = {_shorten(value)} does not fit; it must be {' or '.join(words)}.")
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -102,33 +94,19 @@ def parse_override(text: str) -> dict[str, Any]:
     key, separator, raw = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"{_shorten(text)} is not of the form key=value. Write it like seed=3.")
-    raw = raw.strip()
-    if raw.lower() in ("none", "null"):
-        value: Any = None
-    else:
-        try:
-            value = tomllib.loads(f"value = {raw}")["value"]
-        except (ValueError, RecursionError):
-            value = raw
+    value: Any = raw.strip()
+    if value.lower() in ("none", "null"):
+        return nested(key.strip(), None)
+    with contextlib.suppress(ValueError, RecursionError):
+        value = tomllib.loads(f"value = {value}")["value"]
     return nested(key.strip(), value)
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
-    """Write a dotted key as nested dictionaries.
-
-    >>> nested("a.b", 3)
-    {'a': {'b': 3}}
-    """
+    """Write a dotted key as nested dictionaries: "a.b" and 3 as {"a": {"b": 3}}."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return value
-
-
-def value_at(settings: Any, key: str) -> Any:
-    """Look up a dotted key."""
-    for part in key.split("."):
-        settings = getattr(settings, part)
-    return settings
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +124,7 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
 
 def override(settings: T, texts: Iterable[str]) -> T:
     """Apply `--set` options in order."""
-    for text in texts:
-        settings = update(settings, parse_override(text))
-    return settings
+    return reduce(update, map(parse_override, texts), settings)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -163,20 +139,17 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def to_toml(settings: Any) -> str:
     """Write settings as TOML; None, which TOML does not have, becomes "none"."""
-    lines: list[str] = []
-    _toml_table(to_dict(settings), "", lines)
-    return "\n".join(lines).strip() + "\n"
+    return "\n".join(_toml_lines(to_dict(settings))).strip() + "\n"
 
 
-def _toml_table(values: Mapping[str, Any], name: str, lines: list[str]) -> None:
-    if name and any(not isinstance(v, dict) for v in values.values()):
-        lines += ["", f"[{name}]"]
-    for key, value in values.items():
-        if not isinstance(value, dict):
-            lines.append(f"{key} = {_toml_value(value)}")
+def _toml_lines(values: Mapping[str, Any], name: str = "") -> list[str]:
+    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+    if name and lines:
+        lines = ["", f"[{name}]", *lines]
     for key, value in values.items():
         if isinstance(value, dict):
-            _toml_table(value, f"{name}.{key}" if name else key, lines)
+            lines += _toml_lines(value, f"{name}.{key}" if name else key)
+    return lines
 
 
 def _toml_value(value: Any) -> str:

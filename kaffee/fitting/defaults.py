@@ -1,14 +1,13 @@
 """Defaults of a fit that follow from its data: what `kaffee fit` uses for settings that are not given.
 
-The paper's settings are those of one system. Windows in steps, latent sizes and the time between forced steps do not
-carry over to a recording with another step and another number of coordinates; these rules do. What they were chosen
-by is in docs/decisions.md, what they give on a recording `python -m benchmarks.recording` measures.
+The paper's settings are those of one system; these rules carry over to other time steps and numbers of coordinates.
+Why these: docs/decisions.md. What they give on a recording: `python -m benchmarks.recording`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
@@ -18,12 +17,10 @@ from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import merge, nested, update
 from kaffee.fitting.settings import FitSettings
 
-_SHORTEST_WINDOW = 8
-"""Steps without which a window has nothing to learn dynamics from."""
+_SHORTEST_WINDOW = 8  # steps without which a window has nothing to learn dynamics from
 
 
-@dataclass(frozen=True)
-class Suggested:
+class Suggested(NamedTuple):
     """A setting with the value that the data suggest, and the reason."""
 
     key: str
@@ -32,11 +29,7 @@ class Suggested:
 
 
 def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggested]:
-    """Suggest settings for the training part of a series.
-
-    Args:
-        settings: What is known already, such as the type of the core.
-    """
+    """Suggest settings for the training part of a series, given those that are known, such as the type of the core."""
     settings = settings or FitSettings()
     train, _ = series.split(1.0 - settings.test_fraction)
     if settings.core.start is None:
@@ -73,13 +66,9 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         suggested = [each for each in suggested if not each.key.startswith("pretraining.schedule")]
         suggested.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))
     elif settings.core.latent_dim is None:
-        size = settings.core.resolved_dim(N)
-        suggested.insert(0, Suggested("core.latent_dim", size, f"{N} coordinates: {_size_rule(settings)}"))
+        rule = "five for each, at least 20" if settings.core.type in ("alrnn", "mlp") else "one for each"
+        suggested.insert(0, Suggested("core.latent_dim", settings.core.resolved_dim(N), f"{N} coordinates: {rule}"))
     return suggested
-
-
-def _size_rule(settings: FitSettings) -> str:
-    return "five for each, at least 20" if settings.core.type in ("alrnn", "mlp") else "one for each"
 
 
 def _clip_window(wanted: float, low: int, high: int, longest: int) -> int:
@@ -89,9 +78,7 @@ def _clip_window(wanted: float, low: int, high: int, longest: int) -> int:
 
 def apply_suggestions(suggested: Sequence[Suggested], given: Mapping[str, Any]) -> FitSettings:
     """Combine suggestions with the nested values that were given, which win."""
-    values: dict[str, Any] = {}
-    for each in suggested:
-        values = merge(values, nested(each.key, each.value))
+    values = reduce(merge, [nested(each.key, each.value) for each in suggested])
     return update(update(FitSettings(), values), given)
 
 

@@ -1,7 +1,6 @@
 """The model that training starts from: a fresh core, or an existing deterministic surrogate (`kaffee fit --core`).
 
-Existing ones are known by their names: the folder of a kaffee model or run; `FILE.py:NAME`, a function of the user's
-that builds a core; and a pretrained foundation model such as DynaMix.
+Existing ones: the folder of a kaffee model or run; `FILE.py:NAME`, which builds a core; a foundation model's name.
 """
 
 import runpy
@@ -36,8 +35,7 @@ class Start(NamedTuple):
     """Where training begins.
 
     Attributes:
-        model: Without a trained shell, in the units of the scaler.
-        series: The series with the columns that the model knows, in data units.
+        series: With the columns that the model knows, in data units.
         rows: The standardised rows to train on.
         context: Standardised rows that a foundation model reads when it is adapted; None: it has read all.
     """
@@ -65,7 +63,9 @@ def find_start(settings: FitSettings, series: Series) -> Start:
                 f"--core {start} has {core.latent_dim} latent coordinates, fewer than the {N} observed ones."
             )
         with _blame(start):
-            units = _read_units(core)
+            units = getattr(getattr(core, "function", core), "units", "standard")
+            if units not in ("standard", "data"):
+                raise ConfigError(f"The units of a core are 'standard' or 'data', not {units!r}.")
         scaler = Scaler.identity(N) if units == "data" else Scaler.fit(train)
         model = StateSpaceModel.create(core, N, key=keys["embedding"])
     else:
@@ -115,7 +115,7 @@ def _context_rows(train: Series) -> Float[np.ndarray, "T N"]:
 
 
 def is_own(start: str | None) -> bool:
-    """Tell whether a starting point is a function of the user's, `FILE.py:NAME`."""
+    """Tell whether a starting point is `FILE.py:NAME`, a function of the user's."""
     return start is not None and start.rpartition(":")[0].endswith(".py")
 
 
@@ -129,9 +129,8 @@ def absolute(start: str) -> str:
 def _build_own_core(start: str, num_observed: int) -> Core:
     """Run the user's file and call NAME(num_observed): an Equinox module, a function z -> z' or a kaffee core.
 
-    Its first N latent coordinates are the observed ones. It has `num_observed` latent coordinates, or as many as its
-    attribute `latent_dim` says. It works on standardised data, or on data as they are if its attribute `units` is
-    "data".
+    Its first N latent coordinates are the observed ones; an attribute `latent_dim` says that there are more. It works
+    on standardised data, or on data as they are if its attribute `units` is "data".
     """
     path, _, name = start.rpartition(":")
     if not Path(path).is_file():
@@ -151,14 +150,6 @@ def _build_own_core(start: str, num_observed: int) -> Core:
         return core
 
 
-def _read_units(core: Core) -> str:
-    """Read "standard" or "data" from the user's object."""
-    units = getattr(getattr(core, "function", core), "units", "standard")
-    if units not in ("standard", "data"):
-        raise ConfigError(f"The units of a core are 'standard' or 'data', not {units!r}.")
-    return str(units)
-
-
 @contextmanager
 def _blame(start: str) -> Iterator[None]:
     """Name the user's code, and the line in it, in errors that it raises."""
@@ -174,10 +165,10 @@ def _blame(start: str) -> Iterator[None]:
 def _line(start: str, error: BaseException | None) -> str:
     """Tell where in the user's file an error came from."""
     path = start.rpartition(":")[0]
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return f" (line {error.lineno} of {path})"
     calls = [] if error is None else traceback.extract_tb(error.__traceback__)
     lines = [call.lineno for call in calls if call.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines = [error.lineno]
     return f" (line {lines[-1]} of {path})" if lines else ""
 
 

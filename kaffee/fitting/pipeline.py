@@ -1,11 +1,11 @@
-"""The one pipeline: pretrain a prior, give it a shell, adapt it by a method of the paper.
+"""The one pipeline: pretrain a prior and give it a shell (`train_prior`), adapt it by a method of the paper.
 
-`train_prior` and `adapt_prior` are its two stages. `fit` runs them on a series; `adapt_foundation_model` here, and the
-cells and controls of `kaffee.paper`, run the same stages with other settings.
+`fit` runs both stages on a series; `adapt_foundation_model` and `kaffee.paper` run them with other settings.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +20,7 @@ from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.initial_core import find_start
 from kaffee.fitting.settings import FitSettings, ShellSettings
-from kaffee.foundation.context import (
-    CALIBRATED,
-    HELD_OUT,
-    ContextModel,
-    condition,
-    lyapunov_window,
-    read_all,
-    shorten_window,
-)
+from kaffee.foundation import context as contexts
 from kaffee.foundation.weights import licence_terms
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import versions
@@ -39,14 +31,12 @@ from kaffee.training.update import TrainState, initial_state
 
 UNTRAINED = Pretraining(window=1, schedule=Schedule(num_updates=0))
 """For a core that is given: no updates, and rows are enough that make one step."""
+_Watching = Watcher | Callable[[], Watcher] | None
+"""Who hears of the progress, or a function that is called for it if there is anything to train."""
 
 
 class Stage(NamedTuple):
-    """A finished stage of a fit.
-
-    Attributes:
-        report: What the training said at its end.
-    """
+    """A finished stage of a fit; `report` is what the training said at its end."""
 
     reconstruction: Reconstruction
     losses: Float[np.ndarray, " T"]
@@ -80,13 +70,7 @@ class StageStore:
 
 @dataclass(frozen=True)
 class Fit:
-    """The two stages of a fit and the data they saw.
-
-    Attributes:
-        prior: The deterministic surrogate with its initial, untrained shell.
-        fitted: After the probabilistic method.
-        train, test: In data units.
-    """
+    """The prior with its untrained shell, what the method made of it, and the data in their own units."""
 
     prior: Stage
     fitted: Stage
@@ -103,15 +87,9 @@ def train_prior(
     *,
     seed: int,
     store: StageStore | None = None,
-    watcher: Watcher | Callable[[], Watcher] | None = None,
+    watcher: _Watching = None,
 ) -> Stage:
-    """Pretrain a model by teacher forcing (appendix C.1) and initialise its shell (appendix B.2).
-
-    Args:
-        start: The model before training, and the units of its data.
-        rows: Standardised training data.
-        watcher: Who hears of the progress, or a function that is called for it if there is anything to train.
-    """
+    """Pretrain a model on standardised rows by teacher forcing (appendix C.1); initialise its shell (appendix B.2)."""
     model = start.model
 
     def finish(trained: Trained) -> Reconstruction:
@@ -119,15 +97,16 @@ def train_prior(
             raise KaffeeError(f"Pretraining: {trained}.")
         # A core that is given keeps its tangent; pretraining makes it the exact one.
         final = model if pretraining == UNTRAINED else trained.model
-        options: dict[str, Any] = {"residuals": shell.residuals, "alpha": shell.alpha}
-        return start.with_model(initialise_shell(final, rows, forcing=pretraining.forcing, **options), "prior")
+        options = {**vars(shell), "forcing": pretraining.forcing}
+        return start.with_model(initialise_shell(final, rows, **options), "prior")
 
     return _run_stage(
         "prior",
-        store or StageStore(),
+        store,
         initial_state(model.exact(), ("core", "embedding"), pretraining.optimiser, pretraining.schedule.num_updates),
-        lambda **kwargs: pretrain(model, rows, pretraining, seed=seed, watcher=_call_watcher(watcher), **kwargs),
+        partial(pretrain, model, rows, pretraining, seed=seed),
         finish,
+        watcher,
     )
 
 
@@ -140,26 +119,24 @@ def adapt_prior(
     seed: int,
     context: Float[np.ndarray, "T N"] | None = None,
     store: StageStore | None = None,
-    watcher: Watcher | Callable[[], Watcher] | None = None,
+    watcher: _Watching = None,
     **options: Any,
 ) -> Stage:
-    """Make a prior probabilistic by a method of the paper (algorithm 1).
+    """Make a prior probabilistic on standardised rows by a method of the paper (algorithm 1).
 
     Args:
-        rows: Standardised training data.
         context: Standardised rows that a foundation model reads when it is adapted; None: it has read all.
-        watcher: As for `train_prior`.
         options: For `kaffee.adapt`.
     """
     chosen, start = get_method(method), prior.model
 
     def finish(trained: Trained) -> Reconstruction:
-        model = trained.model if context is None else read_all(trained.model, context)
+        model = trained.model if context is None else contexts.read_all(trained.model, context)
         return prior.with_model(model, method)
 
     return _run_stage(
         method,
-        store or StageStore(),
+        store,
         initial_state(
             start.replace(core=start.core.surrogate()),
             chosen.trainable_parts,
@@ -167,35 +144,32 @@ def adapt_prior(
             adaptation.schedule.num_updates,
             guarded=build_guard(rows, chosen, adaptation) is not None,
         ),
-        lambda **kwargs: adapt(
-            start, rows, chosen, adaptation, seed=seed, watcher=_call_watcher(watcher), **options, **kwargs
-        ),
+        partial(adapt, start, rows, chosen, adaptation, seed=seed, **options),
         finish,
+        watcher,
     )
-
-
-def _call_watcher(watcher: Watcher | Callable[[], Watcher] | None) -> Watcher | None:
-    return watcher() if callable(watcher) else watcher
 
 
 def _run_stage(
     name: str,
-    store: StageStore,
+    store: StageStore | None,
     template: TrainState,
     run: Callable[..., Trained],
     finish: Callable[[Trained], Reconstruction],
+    watcher: _Watching,
 ) -> Stage:
     """Take a stage from the store; or run it, from where it was interrupted if it was, and keep it there."""
+    store = store or StageStore()
     done = store.finished(name)
     if done is not None:
         return done
     earlier = store.interrupted(name, template)
-    resume: dict[str, Any] = {} if earlier is None else {"state": earlier[0], "losses": earlier[1]}
-    trained = run(save=lambda state, losses: store.save_progress(name, state, losses), **resume)
-    end = {"skipped": trained.skipped, "completed": trained.completed, "report": str(trained)}
+    resume = {} if earlier is None else {"state": earlier[0], "losses": earlier[1]}
+    watcher = watcher() if callable(watcher) else watcher
+    trained = run(watcher=watcher, save=partial(store.save_progress, name), **resume)
+    end: dict[str, Any] = {"skipped": trained.skipped, "completed": trained.completed, "report": str(trained)}
     made = finish(trained)
-    made = replace(made, provenance={**made.provenance, "training": end})
-    stage = Stage(made, trained.losses, trained.skipped, trained.completed, str(trained))
+    stage = Stage(replace(made, provenance={**made.provenance, "training": end}), trained.losses, **end)
     store.save_stage(name, stage)
     return stage
 
@@ -211,9 +185,9 @@ def fit(
     """Fit a probabilistic surrogate to a series.
 
     Args:
-        settings: By default those that the data suggest (`kaffee.fitting.defaults`).
+        settings: By default those that the data suggest.
         dt: Time between rows; by default from the series' time column, else 1.
-        store: Where stages are kept; the same call with the same store continues where it stopped.
+        store: Keeps the stages; the same call with the same store continues where it stopped.
         watcher: Called with a stage's title and its number of updates; returns who watches its progress.
     """
     settings = settings_for(series) if settings is None else settings
@@ -237,30 +211,23 @@ def fit(
             **licence_terms(start.model.core),
         },
     )
-    prior = train_prior(
-        blank,
-        start.rows,
-        pretraining,
-        settings.shell,
-        seed=settings.seed,
-        store=store,
-        watcher=lambda: watch("Pretraining", pretraining.schedule.num_updates),
-    )
+    seed, watched = settings.seed, partial(watch, "Pretraining", pretraining.schedule.num_updates)
+    prior = train_prior(blank, start.rows, pretraining, settings.shell, seed=seed, store=store, watcher=watched)
     fitted = adapt_prior(
         blank.with_model(prior.model, "prior"),
         start.rows,
         settings.method,
         adaptation,
-        seed=settings.seed,
+        seed=seed,
         context=start.context,
         store=store,
-        watcher=lambda: watch(f"Adaptation ({settings.method})", adaptation.schedule.num_updates),
+        watcher=partial(watch, f"Adaptation ({settings.method})", adaptation.schedule.num_updates),
     )
     return Fit(prior, fitted, train, test, settings)
 
 
 def adapt_foundation_model(
-    model: ContextModel,
+    model: contexts.ContextModel,
     observations: Float[np.ndarray, "T N"],
     *,
     method: str = "kaffee",
@@ -268,8 +235,8 @@ def adapt_foundation_model(
     lyapunov_exponent: float | None = None,
     columns: tuple[str, ...] = (),
     seed: int = 0,
-    settings: Adaptation = CALIBRATED,
-    held_out: float = HELD_OUT,
+    settings: Adaptation = contexts.CALIBRATED,
+    held_out: float = contexts.HELD_OUT,
     **options: Any,
 ) -> Reconstruction:
     """Condition a foundation model on noisy observations and make it a filter by a few updates on them (appendix C.5).
@@ -277,19 +244,17 @@ def adapt_foundation_model(
         surrogate = adapt_foundation_model(kaffee.from_pretrained(), observations, dt=0.02)
 
     Args:
-        model: `kaffee.from_pretrained()`, or your own `ContextModel`.
         observations: The context in data units, without gaps.
         method: A row of the paper: "kaffee", "frozen_core" for the shell alone, or one of the controls.
-        dt: Time of one row.
         lyapunov_exponent: Per unit of time: windows are one Lyapunov time long; 128 steps, or all, if not known.
         settings, held_out: By default the last quarter of the rows is kept from the model while it is adapted on them,
             and the shell moves fast: its bands then hold for what comes next. `IN_CONTEXT` and 0 are the paper's,
             whose bands are too narrow (docs/reproduction.md). In the end the model reads all rows.
         options: For `kaffee.adapt`, such as `watcher`.
     """
-    window = lyapunov_window(lyapunov_exponent, dt)
-    prior, rows = condition(model, observations, dt=dt, columns=columns, held_out=held_out)
-    settings = shorten_window(replace(settings, scored=window), len(observations), held_out)
+    window = contexts.lyapunov_window(lyapunov_exponent, dt)
+    prior, rows = contexts.condition(model, observations, dt=dt, columns=columns, held_out=held_out)
+    settings = contexts.shorten_window(replace(settings, scored=window), len(observations), held_out)
     prior = replace(
         prior,
         provenance={

@@ -6,16 +6,15 @@ prior/, kaffee/   model.json + weights (when the stage is finished), training.js
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from kaffee.checkpoint.reconstruction import Reconstruction, load_state, save, save_state
+from kaffee.checkpoint.reconstruction import Reconstruction, fill_arrays, named_arrays, save
 from kaffee.data.gaps import training_rows_note
 from kaffee.data.reading import SUFFIXES, read_series
 from kaffee.data.series import Series
@@ -26,7 +25,7 @@ from kaffee.fitting.pipeline import Fit, Stage, StageStore, fit
 from kaffee.fitting.settings import FitSettings
 from kaffee.foundation.context import split_context
 from kaffee.inference.matching import match_series
-from kaffee.records import machine, read_json, read_record, versions, write_json
+from kaffee.records import jsonable, machine, read_json, read_record, versions, write_json, write_record
 from kaffee.systems.catalogue import get_system, system_names
 from kaffee.systems.simulation import Truth, simulate
 from kaffee.training.loop import Watcher
@@ -54,25 +53,13 @@ class Source:
     paths: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        return {**asdict(self), "paths": list(self.paths)}
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Source":
-        """Read what `to_dict` wrote."""
+        """Read a source from its JSON values."""
         try:
             return cls(data["system"], dict(data["parameters"]), tuple(data["paths"]), dict(data["options"]))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError("The run does not say where its data came from. Start a new run.") from error
-
-    @property
-    def title(self) -> str:
-        """The title of a report of these data."""
-        if self.system is not None:
-            return f"kaffee: {self.system}"
-        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return f"kaffee: {Path(self.paths[0]).name}{more}"
 
     def load(self, settings: FitSettings) -> Loaded:
         """Read or simulate the data."""
@@ -89,10 +76,8 @@ class Source:
         )
         series = Series.from_arrays(simulation.observations, times=simulation.times, name=system.name)
         _, test = series.split(1.0 - settings.test_fraction)
-        clean = simulate(system, 2 * _TRUTH_STEPS, seed=settings.seed).states
-        hidden = simulation.states[-test.num_steps :]
-        truth = Truth(clean[:_TRUTH_STEPS], clean[_TRUTH_STEPS:], hidden, system.lambda_1)
-        return Loaded(series, system.dt, truth)
+        clean, again = np.split(simulate(system, 2 * _TRUTH_STEPS, seed=settings.seed).states, 2)
+        return Loaded(series, system.dt, Truth(clean, again, simulation.states[-test.num_steps :], system.lambda_1))
 
     def check_unchanged(self, series: Series, fingerprint: str) -> None:
         """Raise if the data are not those that a run was started with."""
@@ -105,18 +90,14 @@ class Source:
 
 
 def parse_source(data: list[str], parameters: dict[str, Any], options: dict[str, Any]) -> Source:
-    """Read what the user typed: existing files, or the name of a system.
-
-    A system stays a system beside a folder of its name, such as that of its run.
-    """
-    looks_like_file = [Path(d).suffix.lower() in SUFFIXES or Path(d).is_file() for d in data]
-    if all(looks_like_file):
+    """Read what the user typed: files, or the name of a system, even if there is a folder of its name."""
+    other = [d for d in data if Path(d).suffix.lower() not in SUFFIXES and not Path(d).is_file()]
+    if not other:
         if parameters:
             raise ConfigError(f"--param is for systems; {data[0]} is a file.")
         return Source(paths=tuple(str(Path(d).resolve()) for d in data), options=options)
     if len(data) > 1:
-        missing = next(d for d, ok in zip(data, looks_like_file, strict=True) if not ok)
-        raise DataError(f"There is no file {missing}.")
+        raise DataError(f"There is no file {other[0]}.")
     try:
         system = get_system(data[0]).name
     except ConfigError as error:
@@ -153,7 +134,7 @@ class Run(StageStore):
     def open(cls, path: str | Path, *, core: Any = None) -> Self:
         """Open the folder of a run or of a model; raise if it is neither."""
         run = cls(path, core=core)
-        if not run._is_model:
+        if not (run.path / "model.json").exists():
             run.record  # noqa: B018
         return run
 
@@ -162,15 +143,16 @@ class Run(StageStore):
         cls, path: str | Path, settings: FitSettings, source: Source, loaded: Loaded, *, core: Any = None
     ) -> Self:
         """Start a run in a folder, or check that the one that is there has the same settings and data."""
-        run, fingerprint = cls(path, core=core), loaded.series.fingerprint
-        record = {"settings": to_dict(settings), "data": {"source": source.to_dict(), "fingerprint": fingerprint}}
+        run, typed = cls(path, core=core), jsonable(source)
+        data = {"source": typed, "fingerprint": loaded.series.fingerprint}
+        record: dict[str, Any] = {"settings": to_dict(settings), "data": data}
         changes = None
-        if run.exists:
+        if (run.path / "run.json").exists():
             earlier: dict[str, Any] = {key: run.record[key] for key in record}
             changes = differences(record, earlier)
             # A run that was refused at its start has nothing to continue: another may take its place.
             if changes and any(run.path.glob("*/training.json")):
-                if earlier["settings"] == record["settings"] and earlier["data"].get("source") == source.to_dict():
+                if earlier["settings"] == record["settings"] and earlier["data"].get("source") == typed:
                     source.check_unchanged(loaded.series, earlier["data"]["fingerprint"])
                 raise CheckpointError(
                     f"{run.path} holds another run ({'; '.join(changes)}). Choose another folder, or delete it."
@@ -180,19 +162,10 @@ class Run(StageStore):
             raise CheckpointError(f"{run.path} exists and is not a run of kaffee. Choose another folder.")
         if changes != []:
             head = {"format": _FORMAT, "format_version": _FORMAT_VERSION}
-            write_json(run.path / "run.json", {**head, **record, "versions": versions(), "machine": machine()})
-        run = cls(path, core=core)
+            run.record = {**head, **record, "versions": versions(), "machine": machine()}
+            write_json(run.path / "run.json", run.record)
         run.loaded = loaded
         return run
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a run in the folder."""
-        return (self.path / "run.json").exists()
-
-    @property
-    def _is_model(self) -> bool:
-        return (self.path / "model.json").exists()
 
     @cached_property
     def record(self) -> dict[str, Any]:
@@ -228,7 +201,9 @@ class Run(StageStore):
     @cached_property
     def title(self) -> str:
         """The title of the report."""
-        return self.source.title
+        paths = self.source.paths
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        return f"kaffee: {self.source.system or Path(paths[0]).name}{more}"
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -242,16 +217,20 @@ class Run(StageStore):
         return fit(self.loaded.series, self.settings, dt=self.loaded.dt, store=self, watcher=watcher)
 
     @cached_property
+    def _parts(self) -> tuple[Series, Series]:
+        """The training and the held-out data, in the columns of the model."""
+        series = match_series(self.prior.reconstruction, self.loaded.series, any_step=True)
+        return series.split(1.0 - self.settings.test_fraction)
+
+    @cached_property
     def fit(self) -> Fit:
         """Both stages and the data as `train` returned them; raises if a stage is not finished."""
-        train, test = self._columns_of_model().split(1.0 - self.settings.test_fraction)
-        return Fit(self.prior, self.fitted, train, test, self.settings)
+        return Fit(self.prior, self.fitted, *self._parts, self.settings)
 
     @cached_property
     def standard(self) -> Series:
         """The training data in the units of the model."""
-        train, _ = self._columns_of_model().split(1.0 - self.settings.test_fraction)
-        return train.standardised(self.prior.reconstruction.scaler)
+        return self._parts[0].standardised(self.prior.reconstruction.scaler)
 
     @property
     def rows(self) -> Series:
@@ -260,9 +239,6 @@ class Run(StageStore):
         if foundation is None or not foundation.held_out:
             return self.standard
         return Series.from_arrays(split_context(self.standard.recordings[0], foundation.held_out)[1])
-
-    def _columns_of_model(self) -> Series:
-        return match_series(self.prior.reconstruction, self.loaded.series, any_step=True)
 
     @cached_property
     def prior(self) -> Stage:
@@ -283,7 +259,8 @@ class Run(StageStore):
     @property
     def model(self) -> Reconstruction:
         """The fitted model of the run, or the model in the folder."""
-        folder = self.path if self._is_model else self.path / self.settings.method
+        own = (self.path / "model.json").exists()
+        folder = self.path if own else self.path / self.settings.method
         if not (folder / "model.json").exists():
             raise CheckpointError(f"{self.path} has no finished model yet. First: kaffee resume {self.path}")
         return load_with_core(folder, self.core)
@@ -296,7 +273,14 @@ class Run(StageStore):
 
     def on(self, files: list[str]) -> "Run":
         """Take the recordings in these files for the held-out data; the certificate goes to the folder on-NAME."""
-        test = match_series(self.fit.fitted.reconstruction, _read_like(self.source, files))
+        try:
+            series = read_series(files, **{**self.source.options, "columns": None})
+        except DataError as error:  # the files may have other columns of times and recordings
+            try:
+                series = read_series(files)
+            except DataError:
+                raise error from None
+        test = match_series(self.fit.fitted.reconstruction, series)
         name = Path(files[0]).stem + (f"-and-{len(files) - 1}-more" if len(files) > 1 else "")
         other = copy.copy(self)
         other.fit, other.loaded = replace(self.fit, test=test), replace(self.loaded, truth=None)
@@ -321,17 +305,14 @@ class Run(StageStore):
         folder = self.path / name
         if not (folder / "training.json").exists():
             return None
-        _, meta = read_record(folder, "training", "training state")
-        number = meta.get("num_losses")
-        if type(number) is not int or number < 0:
-            raise CheckpointError(f"{folder}/training.json does not say how many losses there are. Start a new run.")
-        losses = jax.ShapeDtypeStruct((number,), jnp.float32)
-        tree, _ = load_state(folder, "training", {"state": template, "losses": losses})
+        arrays, _ = read_record(folder, "training", "training state")
+        losses = jax.ShapeDtypeStruct(np.shape(arrays.get("losses", ())), np.float32)
+        tree = fill_arrays({"state": template, "losses": losses}, arrays, f"{folder}/training")
         return tree["state"], np.asarray(tree["losses"])
 
     def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:
         tree = {"state": state, "losses": np.asarray(losses, np.float32)}
-        save_state(self.path / name, "training", tree, {"num_losses": len(losses)})
+        write_record(self.path / name, "training", named_arrays(tree), {"num_losses": len(losses)})
 
     def save_stage(self, name: str, stage: Stage) -> None:
         save(stage.reconstruction, self.path / name)
@@ -345,17 +326,6 @@ def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
             arrays are replaced by the stored ones; or `FILE.py:NAME`, a function that builds one.
     """
     return Run.open(folder, core=core).model
-
-
-def _read_like(source: Source, files: list[str]) -> Series:
-    """Read files as those of a run, if they have the columns that it names."""
-    try:
-        return read_series(files, **{key: value for key, value in source.options.items() if key != "columns"})
-    except DataError as error:
-        try:
-            return read_series(files)
-        except DataError:
-            raise error from None
 
 
 def _find_place(folder: Path, fingerprint: str) -> Path:

@@ -32,8 +32,7 @@ class CoreSettings:
         latent_dim: M; None: five per observed coordinate as in the paper, at least 20 (for linear and polynomial
             cores: N, the observed state itself).
         num_gates: P of an AL-RNN; None: half of the latent coordinates.
-        hidden_dim, depth: Of an MLP.
-        degree: Of a polynomial.
+        hidden_dim, depth, degree: Of an MLP; of a polynomial.
         start: An existing surrogate to start from instead: the folder of a kaffee model or run, FILE.py:FUNCTION, or a
             foundation model (see `kaffee.fitting.initial_core`); the other settings of the core are then ignored.
     """
@@ -52,27 +51,25 @@ class CoreSettings:
 
     def resolved_dim(self, num_observed: int) -> int:
         """Return M for data with N coordinates."""
-        if self.latent_dim is not None:
-            if self.latent_dim < num_observed:
-                raise ConfigError(
-                    f"core.latent_dim = {self.latent_dim} is smaller than the {num_observed} observed coordinates."
-                )
-            return self.latent_dim
-        return max(20, 5 * num_observed) if self.type in ("alrnn", "mlp") else num_observed
+        size = self.latent_dim
+        if size is None:
+            return max(20, 5 * num_observed) if self.type in ("alrnn", "mlp") else num_observed
+        if size < num_observed:
+            raise ConfigError(f"core.latent_dim = {size} is smaller than the {num_observed} observed coordinates.")
+        return size
 
     def create(self, num_observed: int, *, key: Key[Array, ""], dtype: Any = jnp.float32) -> Core:
         """Draw a core with random weights."""
-        M = self.resolved_dim(num_observed)
+        M, random = self.resolved_dim(num_observed), {"key": key, "dtype": dtype}
         match self.type:
             case "alrnn":
-                gates = M // 2 if self.num_gates is None else self.num_gates
-                return ALRNN.create(M, gates, key=key, dtype=dtype)
+                return ALRNN.create(M, M // 2 if self.num_gates is None else self.num_gates, **random)
             case "linear":
-                return Linear.create(M, key=key, dtype=dtype)
+                return Linear.create(M, **random)
             case "polynomial":
-                return Polynomial.create(M, key=key, degree=self.degree, dtype=dtype)
+                return Polynomial.create(M, degree=self.degree, **random)
             case "mlp":
-                return ResidualMLP.create(M, hidden_dim=self.hidden_dim, depth=self.depth, key=key, dtype=dtype)
+                return ResidualMLP.create(M, hidden_dim=self.hidden_dim, depth=self.depth, **random)
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,8 @@ class FoundationSettings:
     Attributes:
         model: A name or path for `kaffee.from_pretrained`.
         tangent, train_gate: See `kaffee.model.dynamix.DynaMix`.
-        held_out: The last part of the context, which the model does not read while it is adapted on it; None: the
-            model is adapted on the context that it has read, as in the paper.
+        held_out: The last part of the context, which the model is adapted on and does not read before; None: it is
+            adapted on the context that it has read, as in the paper.
     """
 
     model: str = "dynamix-3d-alrnn-v1.0"

@@ -45,10 +45,9 @@ HELD_OUT = 0.25
 
 
 class ContextModel(Protocol):
-    """Any foundation model that kaffee can adapt: it reads a context and becomes a core.
+    """Any foundation model that kaffee can adapt: it reads a context and becomes a core, as `DynaMix` does.
 
-    `DynaMix` is one. Your own needs these two methods; the core that `in_context` returns is a `kaffee.Core`, or
-    anything that `kaffee.as_core` accepts. Its first N latent coordinates are the observed ones.
+    The core is a `kaffee.Core`, or anything that `kaffee.as_core` accepts. Its first N coordinates are the observed.
     """
 
     def in_context(self, context: Float[Array, "T N"], /) -> Core | Callable[..., Any]:
@@ -78,15 +77,15 @@ def condition(
             than what comes after: a shell that is calibrated on rows it has read is too narrow. See `read_all`.
 
     Returns:
-        The zero-shot surrogate with an untrained shell, and the standardised rows to adapt on: the whole context, or
-        what was held out.
+        The zero-shot surrogate, and the standardised rows to adapt on: the whole context, or what was held out.
     """
     scaler = context_scaler(observations)
     read, unread = split_context(scaler.transform(np.asarray(observations, np.float64)), held_out)
     standard = Series.from_arrays(unread)
     N = standard.num_coordinates
     given = model.in_context(jnp.asarray(read))
-    embedding = jax.jacfwd(model.initial_state)(jnp.zeros(N, _dtype(given)))
+    floats = [leaf.dtype for leaf in jax.tree.leaves(given) if eqx.is_inexact_array(leaf)]
+    embedding = jax.jacfwd(model.initial_state)(jnp.zeros(N, floats[0] if floats else jnp.float32))
     core = as_core(given, latent_dim=embedding.shape[0])
     ssm = StateSpaceModel(
         core=core,
@@ -117,11 +116,6 @@ def split_context(whole: Float[np.ndarray, "T N"], held_out: float) -> tuple[np.
     return whole[:first], whole[first:]
 
 
-def _dtype(core: Any) -> jnp.dtype:
-    floats = [leaf.dtype for leaf in jax.tree.leaves(core) if eqx.is_inexact_array(leaf)]
-    return floats[0] if floats else jnp.dtype(jnp.float32)
-
-
 def _num_read(num_rows: int, held_out: float) -> int:
     return round((1 - held_out) * num_rows)
 
@@ -145,17 +139,11 @@ def lyapunov_window(lyapunov_exponent: float | None, dt: float) -> int:
 def fewest_rows(settings: Adaptation, held_out: float) -> int:
     """Count the rows of the shortest usable context: burn-in and one scored step must fit in what is held out.
 
-    Args:
-        held_out: 0, or a share between 0 and 1.
-
     >>> fewest_rows(CALIBRATED, HELD_OUT), fewest_rows(IN_CONTEXT, 0.0)
     (38, 10)
     """
-    needed = max(settings.burn_in + 2, MIN_FRAMES)
-    if held_out == 0:
-        return needed
-    rows = needed + MIN_FRAMES
-    while min(rows - _num_read(rows, held_out) - needed, _num_read(rows, held_out) - MIN_FRAMES) < 0:
+    rows = needed = max(settings.burn_in + 2, MIN_FRAMES)
+    while held_out and (_num_read(rows, held_out) < MIN_FRAMES or rows - _num_read(rows, held_out) < needed):
         rows += 1
     return rows
 

@@ -18,16 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from kaffee.errors import CheckpointError, ConfigError, unknown
-from kaffee.foundation.weights import (
-    DEFAULT,
-    KNOWN,
-    MAX_BYTES,
-    Release,
-    Weights,
-    decode_weights,
-    parse_config,
-    read_weights,
-)
+from kaffee.foundation.weights import DEFAULT, KNOWN, MAX_BYTES, Release, Weights, decode_weights, read_weights
 from kaffee.model.dynamix import DynaMix
 from kaffee.records import write_atomically
 
@@ -47,8 +38,7 @@ class Located:
         """Say why these may not be the published weights although they are called so; empty if there is no doubt."""
         same_file = (release for release in KNOWN.values() if release.weights == self.weights.name)
         release = KNOWN.get(weights.name) or next(same_file, None)
-        differences = "" if release is None else release.differences(weights)
-        if release is None or not differences:
+        if release is None or not (differences := release.differences(weights)):
             return ""
         return (
             f"{self.weights} is called {release.name} but is not the file kaffee was measured with: {differences}. "
@@ -57,16 +47,13 @@ class Located:
 
 
 def from_pretrained(name_or_path: str | Path = DEFAULT, *, download: bool = False, dtype: Any = jnp.float32) -> DynaMix:
-    """Load the pretrained DynaMix; condition it on data by `in_context`, or let `zero_shot` do it.
+    """Load the pretrained DynaMix; warn if the files are called like a published model and are not that model.
 
     Args:
         name_or_path: A published name (`kaffee models list`), a weight file (.safetensors, its configuration beside it)
             or a folder that holds both.
-        download: Fetch a published model from the hub if it is not on this machine. Without it, the network is not
-            touched.
+        download: Fetch a published model if it is not on this machine; otherwise the network is not touched.
         dtype: Of the weights; float64 needs JAX's 64-bit mode.
-
-    Warns if the files have the name of a published model and are not that model.
     """
     located = obtain(name_or_path, download=download)
     weights = located.read()
@@ -86,7 +73,7 @@ def obtain(name_or_path: str | Path, *, download: bool) -> Located:
 
 
 def _models_folder() -> Path:
-    """Return $KAFFEE_HOME/models; KAFFEE_HOME is ~/.cache/kaffee unless set."""
+    """Return $KAFFEE_HOME/models, by default ~/.cache/kaffee/models."""
     return Path(os.environ.get("KAFFEE_HOME") or Path.home() / ".cache" / "kaffee") / "models"
 
 
@@ -131,11 +118,8 @@ def _locate_beside(weights: Path) -> Located:
     """Find the configuration that lies beside a weight file."""
     if weights.suffix != ".safetensors":
         raise CheckpointError(f"{weights} is no .safetensors file. Pass the weight file or its folder.")
-    candidates = [
-        *(r.config for r in KNOWN.values() if r.weights == weights.name),
-        f"{weights.stem.replace('dynamix-', 'config_', 1)}.json",
-        "config.json",
-    ]
+    published = [release.config for release in KNOWN.values() if release.weights == weights.name]
+    candidates = [*published, f"{weights.stem.replace('dynamix-', 'config_', 1)}.json", "config.json"]
     for candidate in candidates:
         if (weights.parent / candidate).is_file():
             return Located(weights, weights.parent / candidate)
@@ -145,8 +129,8 @@ def _locate_beside(weights: Path) -> Located:
 def _locate_within(folder: Path) -> Located:
     """Find the one model in a folder; a published one is preferred."""
     files = sorted(folder.glob("*.safetensors"))
-    known = [path for path in files if any(path.name == release.weights for release in KNOWN.values())]
-    for candidates in (files, known):
+    published = [release.weights for release in KNOWN.values()]
+    for candidates in (files, [path for path in files if path.name in published]):
         if len(candidates) == 1:
             return _locate_beside(candidates[0])
     names = ", ".join(path.name for path in files) or "none"
@@ -172,7 +156,7 @@ def pull(
         base = (endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
         addresses = [f"{base}/{release.repository}/resolve/main/{file}" for file in release.files]
         contents = _fetch(addresses[0]), _fetch(addresses[1])
-        weights = decode_weights(contents[0], parse_config(contents[1], addresses[1]), *addresses)
+        weights = decode_weights(*contents, *addresses)
     stored = Located(_models_folder() / release.weights, _models_folder() / release.config)
     if not force and release.differences(weights):
         _check_not_replaced(stored, contents)

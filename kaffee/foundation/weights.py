@@ -61,8 +61,7 @@ class Architecture:
             sizes[field] = value
         fixed = {"hidden_dim": 0, "expert_type": "almost_linear_rnn", "probabilistic_expert": False}
         for key, supported in fixed.items():
-            value = given.get(key, supported)
-            if value != supported:
+            if (value := given.get(key, supported)) != supported:
                 raise CheckpointError(
                     f"{where}: {key} = {value!r:.80} is not supported; kaffee reads {supported!r} only.{_REMEDY}"
                 )
@@ -96,11 +95,6 @@ class Weights:
     sha256: str
 
     @property
-    def num_parameters(self) -> int:
-        """How many numbers the file holds."""
-        return sum(tensor.size for tensor in self.tensors.values())
-
-    @property
     def digest(self) -> str:
         """sha256 of names and numbers as float32, the same for every lossless copy; `sha256` depends on the header."""
         digest = hashlib.sha256()
@@ -115,14 +109,12 @@ class Weights:
         def stack(part: str) -> Any:
             return jnp.asarray(np.stack([self.tensors[f"experts.{k}.{part}"] for k in range(E)]), dtype)
 
-        gate = {ours: self.tensors[f"gating_network.{theirs}"] for ours, theirs in GATING.items()}
-        scalars = ("attention_temperature", "expert_temperature")
-        gate.update({name: gate[name].reshape(()) for name in scalars})
+        gate = {ours: jnp.asarray(self.tensors[f"gating_network.{name}"], dtype) for ours, name in GATING.items()}
+        for scalar in ("attention_temperature", "expert_temperature"):
+            gate[scalar] = gate[scalar].reshape(())
         return DynaMix(
-            A=stack("A"),
-            W=stack("W"),
-            h=stack("h"),
-            gating=Gating(**{name: jnp.asarray(value, dtype) for name, value in gate.items()}),
+            **{part: stack(part) for part in ("A", "W", "h")},
+            gating=Gating(**gate),
             B=jnp.asarray(self.tensors["B"], dtype),
             num_gates=self.architecture.num_gates,
             origin=f"{self.name} sha256:{self.sha256}",
@@ -141,22 +133,17 @@ def read_weights(path: str | Path, config: str | Path) -> Weights:
             contents.append(file.read_bytes())
         except OSError as error:
             raise CheckpointError(f"The {what} {file} cannot be read ({error.strerror or error}).{_REMEDY}") from error
-    return decode_weights(contents[1], parse_config(contents[0], str(config)), str(path), str(config))
+    return decode_weights(contents[1], contents[0], str(path), str(config))
 
 
-def parse_config(content: bytes, where: str) -> dict[str, Any]:
-    """Read the configuration's JSON object."""
+def decode_weights(content: bytes, config_content: bytes, where: str, config_where: str) -> Weights:
+    """Decode and check the bytes of both files; messages call them `where` and `config_where`."""
     try:
-        config = json.loads(content)
+        config = json.loads(config_content)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where} is not JSON: {error}.{_REMEDY}") from error
+        raise CheckpointError(f"{config_where} is not JSON: {error}.{_REMEDY}") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{where} holds {type(config).__name__} instead of a JSON object.{_REMEDY}")
-    return config
-
-
-def decode_weights(content: bytes, config: Mapping[str, Any], where: str, config_where: str) -> Weights:
-    """Decode and check the bytes of a weight file; messages call the two files `where` and `config_where`."""
+        raise CheckpointError(f"{config_where} holds {type(config).__name__} instead of a JSON object.{_REMEDY}")
     architecture = Architecture.from_config(config, config_where)
     try:
         tensors = decode_arrays(content)
@@ -173,8 +160,7 @@ def decode_weights(content: bytes, config: Mapping[str, Any], where: str, config
         )
     hidden = tensors.get("gating_network.mlp_layer1.bias", np.zeros(architecture.num_experts))
     _check_tensors(tensors, architecture.tensor_shapes(int(hidden.size)), where)
-    name = config.get("name")
-    return Weights(str(name) if name else "dynamix", architecture, tensors, hashlib.sha256(content).hexdigest())
+    return Weights(str(config.get("name") or "dynamix"), architecture, tensors, hashlib.sha256(content).hexdigest())
 
 
 def _check_tensors(given: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
@@ -204,10 +190,9 @@ def _few(names: list[str], limit: int = 6) -> str:
 
 @dataclass(frozen=True)
 class Release:
-    """A published model: its place on the hub, its two files, the terms, and how to know it again.
+    """A published model: its place on the hub, its two files, the terms, whom to name, and how to know it again.
 
     Attributes:
-        licence, attribution: The terms, and whom to name.
         digest: `Weights.digest` of the copy that kaffee was measured with; the hub's own file may have another header.
     """
 
@@ -227,10 +212,8 @@ class Release:
 
     def differences(self, given: Weights) -> str:
         """Say what is not as it was published; empty for a faithful copy."""
-        sizes, published = asdict(given.architecture), asdict(self.architecture)
-        other = [
-            f"{size} = {sizes[size]} instead of {value}" for size, value in published.items() if sizes[size] != value
-        ]
+        sizes = zip(asdict(given.architecture).items(), asdict(self.architecture).values(), strict=True)
+        other = [f"{name} = {size} instead of {published}" for (name, size), published in sizes if size != published]
         if given.digest != self.digest:
             other.append(f"digest of the numbers {given.digest[:12]} instead of {self.digest[:12]}")
         return ", ".join(other)
@@ -255,11 +238,7 @@ KNOWN = {
 
 
 def licence_terms(model: Any) -> dict[str, str]:
-    """Collect what a model made from published weights must carry along (CC-BY: whose, which terms, that it changed).
-
-    Args:
-        model: With `origin` as `Weights.to_core` writes it; nothing is known of others.
-    """
+    """Collect what a model made by `Weights.to_core` must carry along (CC-BY: whose, which terms, that it changed)."""
     origin = str(getattr(model, "origin", ""))
     release = KNOWN.get(origin.partition(" sha256:")[0])
     if release is None:

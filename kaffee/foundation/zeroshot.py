@@ -11,7 +11,7 @@ The first n columns are always the series itself (with n > N: the first column o
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -29,15 +29,6 @@ EmbeddingKind = Literal["delay", "positional"]
 
 # A column that varies by less than this part of what it should is constant up to rounding.
 _FLAT = 1e-9
-
-
-class _Embedding(NamedTuple):
-    """Contexts ready to be standardised, one or one for each coordinate, and how they were made."""
-
-    contexts: Float[np.ndarray, "G T N"]
-    kind: str
-    delays: tuple[int, ...] = ()
-    periods: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +65,10 @@ def zero_shot(
     """Continue a series by DynaMix (section 5.2): the context decides everything, nothing is trained.
 
     The context is standardised by its own mean and standard deviation (ddof 1); the model starts from its last frame.
-    A series of fewer dimensions than the model's N is embedded by delays (or positions in a period); one of more
-    dimensions is forecast coordinate by coordinate, all in one batch.
 
     Args:
         model: From `from_pretrained`; a context that it has is replaced by this one.
         context: (T, n) or (T,), in data units, without gaps.
-        num_steps: How many steps to generate.
         key: Draws the gate noise, which the model was trained with; None: no noise, which tends to be worse in the
             long run.
         embedding: "delay" or "positional"; has no effect if n is the model's N.
@@ -99,16 +87,14 @@ def zero_shot(
         raise ConfigError(f"num_steps must be at least 1, not {num_steps}.")
     given = np.asarray(context)
     x = check_context(given[:, None] if given.ndim == 1 else given)
-    embedded = _embed(x, model.num_observed, kind=embedding, delay=delay, period=period)
-    mean = embedded.contexts.mean(axis=1, keepdims=True)
-    std = embedded.contexts.std(axis=1, ddof=1, keepdims=True)
-    standard = jnp.asarray((embedded.contexts - mean) / std, model.h.dtype)
+    contexts, kind, delays, periods = _embed(x, model.num_observed, embedding, delay, period)
+    mean, std = contexts.mean(axis=1, keepdims=True), contexts.std(axis=1, ddof=1, keepdims=True)
+    standard = jnp.asarray((contexts - mean) / std, model.h.dtype)
     output, diverged_at = _generate(model.without_noise(), standard, key, num_steps, DIVERGENCE_BOUND)
     values, n = np.asarray(output, np.float64) * std[:, 0] + mean[:, 0], x.shape[1]
     columns = values[:, 0, :n] if n <= model.num_observed else values[:, :, 0]
     left = np.asarray(diverged_at)
-    first = int(left[left > 0].min()) if left.any() else 0
-    return ZeroShot(columns, embedded.kind, embedded.delays, embedded.periods, first)
+    return ZeroShot(columns, kind, tuple(delays), tuple(periods), int(left[left > 0].min()) if left.any() else 0)
 
 
 @eqx.filter_jit
@@ -136,27 +122,22 @@ def _generate(
 
 
 def _embed(
-    x: Float[np.ndarray, "T n"],
-    num_observed: int,
-    *,
-    kind: EmbeddingKind = "delay",
-    delay: int | None = None,
-    period: float | None = None,
-) -> _Embedding:
-    """Make contexts of dimension `num_observed` from a series of any dimension; see `zero_shot`."""
+    x: Float[np.ndarray, "T n"], N: int, kind: EmbeddingKind, delay: int | None, period: float | None
+) -> tuple[Float[np.ndarray, "G T N"], str, list[int], list[float]]:
+    """Make contexts of dimension N from a series of any dimension; return them with their kind, delays and periods."""
     if kind not in get_args(EmbeddingKind):
         raise ConfigError(unknown("embedding", kind, get_args(EmbeddingKind)))
     for name, value in (("delay", delay), ("period", period)):
         if value is not None and not value >= 1:
             raise ConfigError(f"The {name} must be at least one step, not {value}.")
-    N, n = num_observed, x.shape[1]
+    n = x.shape[1]
     if n == N:
-        return _Embedding(x[None], "direct")
+        return x[None], "direct", [], []
     groups = [x] if n < N else [x[:, [j]] for j in range(n)]
     if kind == "positional":
         periods = [_choose_period(group) if period is None else float(period) for group in groups]
         contexts = [_add_waves(group, N, p) for group, p in zip(groups, periods, strict=True)]
-        return _Embedding(np.stack(contexts), "positional", periods=tuple(periods))
+        return np.stack(contexts), "positional", [], periods
     levels = (N - 1) // groups[0].shape[1]
     longest = max(1, len(x) // (2 * levels))  # leaves half of the series
     delays = [_choose_delay(column, longest) if delay is None else int(delay) for column in x.T]
@@ -169,7 +150,7 @@ def _embed(
     each = [delays] if n < N else [[d] for d in delays]
     # All contexts end at the last frame and have the length of the shortest.
     contexts = [_add_delays(group, N, d, len(x) - lost) for group, d in zip(groups, each, strict=True)]
-    return _Embedding(np.stack(contexts), "delay", delays=tuple(delays))
+    return np.stack(contexts), "delay", delays, []
 
 
 def _autocorrelation(x: Float[np.ndarray, " T"]) -> Float[np.ndarray, " T"]:
@@ -193,9 +174,7 @@ def _choose_period(x: Float[np.ndarray, "T n"]) -> float:
     """Find the lag of the highest autocorrelation (averaged over coordinates) after its first zero."""
     rho = np.mean([_autocorrelation(column) for column in x.T], axis=0)
     negative = np.flatnonzero(rho <= 0)
-    if not negative.size:
-        return float(len(x))
-    return float(negative[0] + np.argmax(rho[negative[0] :]))
+    return float(negative[0] + np.argmax(rho[negative[0] :])) if negative.size else float(len(x))
 
 
 def _add_delays(x: Float[np.ndarray, "T n"], N: int, delays: list[int], length: int) -> Float[np.ndarray, "L N"]:

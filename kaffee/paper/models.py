@@ -36,9 +36,10 @@ def reference_for(
 
 def training_record(stage: Stage, seconds: float) -> dict[str, Any]:
     """Collect what a cell remembers of its training, JSON values."""
+    first, last = ([float(loss) for loss in part if loss == loss] for part in (stage.losses[:1], stage.losses[-10:]))
     return {
-        "first_loss": _finite_mean(stage.losses[:1]),
-        "last_loss": _finite_mean(stage.losses[-10:]),
+        "first_loss": first[0] if first else None,
+        "last_loss": sum(last) / len(last) if last else None,
         "skipped": stage.skipped,
         "completed": stage.completed,
         "report": stage.report,
@@ -86,8 +87,3 @@ def stored_model(store: ResultStore, cell: Cell) -> Reconstruction | None:
     except KaffeeError:  # absent or broken: it is trained again
         return None
     return known if known.provenance.get("training_hash") == store.row(cell).training_hash else None
-
-
-def _finite_mean(losses: Any) -> float | None:
-    values = [float(x) for x in losses if x == x]
-    return sum(values) / len(values) if values else None

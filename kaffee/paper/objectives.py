@@ -26,7 +26,6 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, unknown
-from kaffee.filtering.likelihood import Method, get_method
 from kaffee.fitting.pipeline import UNTRAINED, Stage, adapt_prior, train_prior
 from kaffee.fitting.settings import ShellSettings
 from kaffee.model.core import Core
@@ -46,11 +45,7 @@ class Budget:
     The paper gives none for these controls. With these updates the losses are flat at the end, up to a slow last
     decline of KAFFEE's on Van der Pol; clipping is that of appendix B.2. The burn-in is longer than the paper's 8,
     because a window starts at N(x, Gamma) as if x had no noise, and a filter with little process noise forgets that
-    slowly.
-
-    Attributes:
-        scored_per_update: Scored steps in a batch, whatever the length of its windows.
-        scored, burn_in: The windows of KAFFEE, in steps.
+    slowly. `scored_per_update` counts the scored steps of a batch, `scored` and `burn_in` those of KAFFEE's windows.
     """
 
     num_updates: int = 2000
@@ -65,11 +60,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class ControlObjective:
-    """An objective of the controls.
-
-    Attributes:
-        horizon: H of the noisy-state predictive objective; None: the innovation likelihood of KAFFEE.
-    """
+    """An objective of the controls: the noisy-state predictive one over H = `horizon` steps, or KAFFEE's if None."""
 
     name: str
     horizon: int | None = None
@@ -79,13 +70,8 @@ class ControlObjective:
         """The row of the paper whose recursion it uses."""
         return "kaffee" if self.horizon is None else "noise_masking"
 
-    @property
-    def method(self) -> Method:
-        """The switches of the recursion."""
-        return get_method(self.row)
-
     def settings(self, budget: Budget) -> Adaptation:
-        """Return the settings with which `kaffee.training.adaptation.adapt` trains it."""
+        """Return the settings of its training."""
         filtered, scored = self.horizon is None, self.horizon or budget.scored
         if scored > budget.scored_per_update:
             raise ConfigError(
@@ -96,21 +82,14 @@ class ControlObjective:
             burn_in=budget.burn_in if filtered else 0,
             start="embedding" if filtered else "observed",
             optimiser=Optimiser(
-                "adam",
-                learning_rate=budget.learning_rate,
-                final_learning_rate=budget.final_learning_rate,
-                clip_norm=budget.clip_norm,
+                "adam", budget.learning_rate, final_learning_rate=budget.final_learning_rate, clip_norm=budget.clip_norm
             ),
             schedule=Schedule(budget.num_updates, budget.scored_per_update // scored, budget.report_every),
         )
 
 
 def noisy_state(horizon: int) -> ControlObjective:
-    """Return the noisy-state predictive objective over `horizon` steps.
-
-    >>> noisy_state(5).settings(Budget()).start
-    'observed'
-    """
+    """Return the noisy-state predictive objective over `horizon` steps."""
     return ControlObjective(f"noisy_state_{horizon}", horizon)
 
 
@@ -118,15 +97,10 @@ OBJECTIVES = {each.name: each for each in (ControlObjective("kaffee"), *map(nois
 
 
 def get_objective(name: str) -> ControlObjective:
-    """Return the objective of that name.
-
-    >>> get_objective("noisy_state_20").horizon
-    20
-    """
-    try:
-        return OBJECTIVES[name]
-    except KeyError:
-        raise ConfigError(unknown("objective of the controls", name, OBJECTIVES)) from None
+    """Return the objective of that name."""
+    if name not in OBJECTIVES:
+        raise ConfigError(unknown("objective of the controls", name, OBJECTIVES))
+    return OBJECTIVES[name]
 
 
 class DataUnits(Core):

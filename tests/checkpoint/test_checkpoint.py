@@ -17,7 +17,7 @@ import pytest
 from small import LATENT, OBSERVED, same_arrays, small_model
 
 from kaffee.checkpoint import reconstruction as checkpoint
-from kaffee.checkpoint.reconstruction import Reconstruction, load, load_state, save, save_state
+from kaffee.checkpoint.reconstruction import Reconstruction, fill_arrays, load, named_arrays, save
 from kaffee.data.scaler import Scaler
 from kaffee.errors import CheckpointError
 from kaffee.model.alrnn import ALRNN
@@ -27,6 +27,7 @@ from kaffee.model.observation import LinearObservation, Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import as_core
+from kaffee.records import read_record, write_record
 
 SCALER = Scaler([1.0, -2.0], [0.1, 1e-300])
 
@@ -206,10 +207,9 @@ def test_an_observation_map_of_ones_own_is_refused_before_anything_is_written(tm
 
 def test_any_state_comes_back(tmp_path):
     state = {"n": jnp.int32(3), "deep": [jnp.ones((1, 1)), jnp.float32(0.5)]}
-    save_state(tmp_path, "training", state, {"note": "x"})
-    blank = jax.tree.map(jnp.zeros_like, state)
-    back, meta = load_state(tmp_path, "training", blank)
-    assert same_arrays(back, state)
+    write_record(tmp_path, "training", named_arrays(state), {"note": "x"})
+    arrays, meta = read_record(tmp_path, "training", "training state")
+    assert same_arrays(fill_arrays(jax.tree.map(jnp.zeros_like, state), arrays, "training"), state)
     assert meta["note"] == "x"
 
 

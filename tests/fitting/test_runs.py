@@ -10,6 +10,7 @@ from kaffee.data.series import Series
 from kaffee.errors import CheckpointError
 from kaffee.fitting import run as runs
 from kaffee.fitting.run import Loaded, Run, Source
+from kaffee.records import jsonable
 
 SOURCE = Source(paths=("x.csv",))
 
@@ -26,7 +27,7 @@ def weights(folder):
 def test_a_run_writes_down_what_it_is(tmp_path):
     record = opened(tmp_path / "run").record
     assert record["format"] == "kaffee-run"
-    assert record["data"] == {"source": SOURCE.to_dict(), "fingerprint": gappy_series().fingerprint}
+    assert record["data"] == {"source": jsonable(SOURCE), "fingerprint": gappy_series().fingerprint}
     assert record["settings"]["pretraining"]["window"] == 6
     assert "jax" in record["versions"]
     assert record["machine"]["cores"] >= 1
@@ -63,7 +64,8 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 
 def test_an_empty_folder_and_the_litter_of_a_killed_start_are_fine(tmp_path):
     (tmp_path / ".run.json.abc123").write_text("{")
-    assert opened(tmp_path).exists
+    opened(tmp_path)
+    assert (tmp_path / "run.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -104,15 +106,15 @@ def test_stages_come_back_as_they_were(tmp_path):
 def test_a_run_killed_after_any_save_ends_with_the_same_files(tmp_path, monkeypatch, number):
     undisturbed = opened(tmp_path / "a")
     undisturbed.train()
-    killed, count, save_state = opened(tmp_path / "b"), [], runs.save_state
+    killed, count, write_record = opened(tmp_path / "b"), [], runs.write_record
 
     def save_then_die(*arguments):
-        save_state(*arguments)
+        write_record(*arguments)
         count.append(1)
         if len(count) == number:
             raise SystemExit
 
-    monkeypatch.setattr(runs, "save_state", save_then_die)
+    monkeypatch.setattr(runs, "write_record", save_then_die)
     with pytest.raises(SystemExit):
         killed.train()
     monkeypatch.undo()

@@ -12,6 +12,7 @@ from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.fitting.config import override
 from kaffee.fitting.run import Source, parse_source, short_recordings, summarise
 from kaffee.fitting.settings import FitSettings
+from kaffee.records import jsonable
 from kaffee.systems.catalogue import get_system
 
 
@@ -40,7 +41,7 @@ def test_a_system_stays_a_system_beside_a_folder_of_its_name(tmp_path, monkeypat
 
 def test_sources_survive_json(csv):
     for source in (parse_source([csv], {}, {"time_column": "t"}), Source(system="lorenz96", parameters={"N": 8})):
-        assert Source.from_dict(json.loads(json.dumps(source.to_dict()))) == source
+        assert Source.from_dict(json.loads(json.dumps(jsonable(source)))) == source
 
 
 @pytest.mark.parametrize("data", [None, {}, [], {"system": None}, {"system": None, "parameters": 3, "paths": []}])

@@ -72,10 +72,10 @@ def test_one_dimension_is_delay_embedded(model):
 
 
 def test_two_dimensions_get_one_delayed_column():
-    embedded = _embed(WAVES[:, :2], 3, delay=4)
-    assert embedded.contexts.shape == (1, 296, 3)
-    np.testing.assert_array_equal(embedded.contexts[0], np.column_stack([WAVES[4:, :2], WAVES[:-4, 0]]))
-    assert embedded.delays == (4, 4)
+    contexts, _, delays, _ = _embed(WAVES[:, :2], 3, "delay", 4, None)
+    assert contexts.shape == (1, 296, 3)
+    np.testing.assert_array_equal(contexts[0], np.column_stack([WAVES[4:, :2], WAVES[:-4, 0]]))
+    assert delays == [4, 4]
 
 
 def test_many_dimensions_are_forecast_one_by_one_in_one_batch(model):
@@ -87,19 +87,19 @@ def test_many_dimensions_are_forecast_one_by_one_in_one_batch(model):
 
 
 def test_delays_of_many_dimensions_end_at_the_same_frame():
-    embedded = _embed(WAVES, 3)
-    assert len(set(embedded.delays)) > 1
-    assert embedded.contexts.shape == (4, 300 - 2 * max(embedded.delays), 3)
-    for j, tau in enumerate(embedded.delays):
-        np.testing.assert_array_equal(embedded.contexts[j, -1], WAVES[[-1, -1 - tau, -1 - 2 * tau], j])
+    contexts, _, delays, _ = _embed(WAVES, 3, "delay", None, None)
+    assert len(set(delays)) > 1
+    assert contexts.shape == (4, 300 - 2 * max(delays), 3)
+    for j, tau in enumerate(delays):
+        np.testing.assert_array_equal(contexts[j, -1], WAVES[[-1, -1 - tau, -1 - 2 * tau], j])
 
 
 def test_positions_in_a_period_can_fill_missing_columns(model):
-    embedded = _embed(WAVES[:, [2]], 5, kind="positional")
-    assert embedded.periods == (25.0,)
+    contexts, _, _, periods = _embed(WAVES[:, [2]], 5, "positional", None, None)
+    assert periods == [25.0]
     angle = 2 * np.pi * T / 25.0
     waves = [np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)]
-    np.testing.assert_allclose(embedded.contexts[0], np.stack([WAVES[:, 2], *waves], axis=1), atol=1e-12)
+    np.testing.assert_allclose(contexts[0], np.stack([WAVES[:, 2], *waves], axis=1), atol=1e-12)
     forecast = zero_shot(model, WAVES[:, 2], 4, embedding="positional", period=25.1)
     assert (forecast.embedding, forecast.periods) == ("positional", (25.1,))
     assert zero_shot(model, WAVES, 4, embedding="positional").values.shape == (4, 4)
@@ -117,7 +117,7 @@ def test_delays_and_periods_are_bounded():
     assert _choose_delay(ramp, 7) == 7
     assert _choose_delay(np.tile([1.0, -1.0], 50), 7) == 1
     assert _choose_period(np.tile([1.0, -1.0], 50)[:, None]) == 2.0
-    assert _embed(np.arange(5.0)[:, None], 3).contexts.shape[1] >= 3
+    assert _embed(np.arange(5.0)[:, None], 3, "delay", None, None)[0].shape[1] >= 3
 
 
 @pytest.mark.parametrize("length", [3, 5])

@@ -9,7 +9,7 @@ from appendix import fit_one_step, simulate_windows
 from scipy.optimize import minimize
 
 from kaffee.errors import ConfigError
-from kaffee.filtering.likelihood import initial_belief, window_nll
+from kaffee.filtering.likelihood import get_method, initial_belief, window_nll
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
@@ -18,7 +18,7 @@ from kaffee.paper.controls import SpiralSettings, _spiral_data
 from kaffee.paper.objectives import OBJECTIVES, Budget, fit_control, get_objective, noisy_state
 from kaffee.theory.attenuation import ScalarSystem
 
-RECURSION = noisy_state(1).method.recursion
+RECURSION = get_method(noisy_state(1).row).recursion
 
 
 def scalar_model(a, gamma, lam, h=0.0):

@@ -8,7 +8,7 @@ import pytest
 from small import same_arrays, small_model, standard_series
 from test_loop import DECAYING, SCHEDULE, Follow, Tape, run
 
-from kaffee.checkpoint.reconstruction import load_state, save_state
+from kaffee.checkpoint.reconstruction import fill_arrays, named_arrays
 from kaffee.data.series import Series
 from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
@@ -17,6 +17,7 @@ from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
 from kaffee.model.shell import Shell
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.records import read_record, write_record
 from kaffee.training.adaptation import Adaptation, build_guard
 from kaffee.training.guard import FreeRunGuard, Look, apply_guard
 from kaffee.training.loop import Schedule
@@ -88,9 +89,9 @@ def test_a_killed_run_goes_on_from_the_disk(sampler, tmp_path):
     undisturbed, saved = run(sampler, guard=Wary()), []
     run(sampler, guard=Wary(), save=lambda *parts: saved.append(parts))
     assert [int(state.update) for state, _ in saved] == [6, 18, 23]  # the looks before the saves at 10 and 20
-    save_state(tmp_path, "training", saved[1][0], {})
+    write_record(tmp_path, "training", named_arrays(saved[1][0]), {})
     template = initial_state(small_model(), ("shell",), DECAYING, SCHEDULE.num_updates, guarded=True)
-    read, _ = load_state(tmp_path, "training", template)
+    read = fill_arrays(template, read_record(tmp_path, "training", "training state")[0], "training")
     resumed = run(sampler, guard=Wary(), state=read, losses=saved[1][1])
     assert same_arrays(resumed.state, undisturbed.state)
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from small import same_arrays, small_model, standard_series
 
-from kaffee.checkpoint.reconstruction import load_state, save_state
+from kaffee.checkpoint.reconstruction import fill_arrays, named_arrays
 from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import Score
 from kaffee.filtering.recursion import QUANTITIES
+from kaffee.records import read_record, write_record
 from kaffee.training.loop import Schedule, Watcher, train
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.update import initial_state
@@ -146,9 +147,9 @@ def test_a_killed_run_goes_on_from_its_last_save_on_disk(sampler, tmp_path, numb
     undisturbed, saved = run(sampler), []
     run(sampler, save=lambda *parts: saved.append(parts))
     state, losses = saved[number]  # all that a killed process leaves behind
-    save_state(tmp_path, "training", state, {})
+    write_record(tmp_path, "training", named_arrays(state), {})
     template = initial_state(small_model(), ("shell",), DECAYING, SCHEDULE.num_updates)
-    read, _ = load_state(tmp_path, "training", template)
+    read = fill_arrays(template, read_record(tmp_path, "training", "training state")[0], "training")
     assert same_arrays(read, state)
     resumed = run(sampler, state=read, losses=losses)
     assert same_arrays(resumed.state, undisturbed.state)
