@@ -21,11 +21,7 @@ class CheckpointError(KaffeeError):
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], see: str = "") -> str:
-    """Write the message for an unknown name, with the nearest allowed one.
-
-    >>> unknown("system", "lorenz69", ["lorenz63", "lorenz96"], see="kaffee systems")
-    "Unknown system 'lorenz69'. Did you mean 'lorenz96'? See: kaffee systems"
-    """
+    """Write the message for an unknown name, with the nearest allowed one: "Unknown system 'x'. Did you mean 'y'?"."""
     names = list(allowed)
     near = get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     hint = f"Did you mean '{near[0]}'?" if near else f"Allowed: {', '.join(names)}."

@@ -38,11 +38,9 @@ class WrongCall(CheckpointError):
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A state-space model together with what ties it to data.
+    """A state-space model in standardised coordinates, with what ties it to data.
 
     Attributes:
-        model: In standardised coordinates.
-        scaler: From data units to there and back.
         columns: Names of the observed coordinates.
         dt: Time between two steps.
         method: Which row of the paper trained it ("prior" if none did).

@@ -160,9 +160,8 @@ def _describe_free_run(checked: "Check", likeness: tuple[float, float] | None) -
         return f"free run of the core: diverged at step {checked.diverged_at}"
     rows = checked.protocol["num_steps"]
     if math.isnan(checked.d_stsp_core):
-        return (
-            f"free run of the core: not compared, which needs {MIN_ROWS} complete rows that vary; {rows} are held out"
-        )
+        needed = f"{MIN_ROWS} complete rows that vary"
+        return f"free run of the core: not compared, which needs {needed}; {rows} are held out"
     d_stsp, d_h = f"D_stsp {checked.d_stsp_core:.2f}", f"D_H {checked.d_h_core:.3f}"
     if likeness is None:
         hint = "" if rows >= _ENOUGH_ROWS else f"; {rows} rows are few: D_stsp would be large for the truth, too"
@@ -221,15 +220,8 @@ def zeroshot(
         raise ConfigError(f"--context {context}: the recording has {len(values)} rows only.")
     values = values if context is None else values[-context:]
     core = _read(obtain(model or DEFAULT, download=download)).to_core()
-    forecast = zero_shot(
-        core,
-        values,
-        steps,
-        key=jax.random.key(seed) if noise else None,
-        embedding=embedding,  # type: ignore[arg-type]
-        delay=delay,
-        period=period,
-    )
+    options: dict[str, Any] = {"embedding": embedding, "delay": delay, "period": period}
+    forecast = zero_shot(core, values, steps, key=jax.random.key(seed) if noise else None, **options)
     left = forecast.diverged_at
     if left == 1:
         raise KaffeeError(

@@ -65,15 +65,9 @@ class Source:
         """Read or simulate the data."""
         if self.system is None:
             return Loaded(read_series(list(self.paths), **self.options))
-        system, wanted = get_system(self.system, **self.parameters), settings.simulation
-        simulation = simulate(
-            system,
-            wanted.num_steps,
-            seed=settings.seed,
-            process_noise=wanted.process_noise,
-            observation_noise=wanted.observation_noise,
-            num_train_steps=round((1.0 - settings.test_fraction) * wanted.num_steps),
-        )
+        system, wanted = get_system(self.system, **self.parameters), vars(settings.simulation)
+        num_train_steps = round((1.0 - settings.test_fraction) * settings.simulation.num_steps)
+        simulation = simulate(system, **wanted, seed=settings.seed, num_train_steps=num_train_steps)
         series = Series.from_arrays(simulation.observations, times=simulation.times, name=system.name)
         _, test = series.split(1.0 - settings.test_fraction)
         clean, again = np.split(simulate(system, 2 * _TRUTH_STEPS, seed=settings.seed).states, 2)
@@ -116,10 +110,8 @@ def parse_source(data: list[str], parameters: dict[str, Any], options: dict[str,
 class Run(StageStore):
     """A run of `kaffee fit` or `kaffee adapt` in its folder, or the folder of a model alone; parts load when asked for.
 
-    Args:
-        core: For a model with a core of the user's own: an object of its class, or `FILE.py:NAME`, which builds it.
-
     Attributes:
+        core: For a model with a core of the user's own: an object of its class, or `FILE.py:NAME`, which builds it.
         output: Where certificate and page belong.
         doubt: Why the held-out data are not held out, if so.
     """
@@ -352,14 +344,12 @@ def summarise(series: Series) -> str:
 
 def short_recordings(series: Series, settings: FitSettings) -> list[str]:
     """Name the recordings whose training part is too short for a window and therefore not used."""
-    windows = {
-        "pretraining": settings.pretraining.window + 1,
-        "adaptation": settings.adaptation.burn_in + settings.adaptation.scored + 1,
-    }
+    steps = settings.adaptation.burn_in + settings.adaptation.scored
+    windows = {"pretraining": settings.pretraining.window + 1, "adaptation": steps + 1}
     train, _ = series.split(1.0 - settings.test_fraction)
     notes = []
     for stage, length in windows.items():
-        short = [i for i, steps in enumerate(train.lengths) if steps < length]
+        short = [i for i, rows in enumerate(train.lengths) if rows < length]
         if short and len(short) < train.num_recordings:
             which = ", ".join(map(str, short[:5])) + (" ..." if len(short) > 5 else "")
             notes.append(f"{stage} does not use recording {which}: shorter than its windows of {length} rows")

@@ -10,10 +10,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -23,8 +21,7 @@ from kaffee.model.dynamix import DynaMix
 from kaffee.records import write_atomically
 
 
-@dataclass(frozen=True)
-class Located:
+class Located(NamedTuple):
     """The two files of a model on this machine."""
 
     weights: Path
@@ -32,7 +29,7 @@ class Located:
 
     def read(self) -> Weights:
         """Read and check them."""
-        return read_weights(self.weights, self.config)
+        return read_weights(*self)
 
     def doubt(self, weights: Weights) -> str:
         """Say why these may not be the published weights although they are called so; empty if there is no doubt."""
@@ -77,14 +74,13 @@ def _models_folder() -> Path:
     return Path(os.environ.get("KAFFEE_HOME") or Path.home() / ".cache" / "kaffee") / "models"
 
 
-def _search_places(release: Release) -> Iterator[Path]:
-    """Yield the folders that may hold a published model, in the order in which they are searched."""
-    yield _models_folder()
-    cache = os.environ.get("HF_HUB_CACHE")
+def _list_places(release: Release) -> list[Path]:
+    """List the folders that may hold a published model, in the order in which they are searched."""
     home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
-    root = (Path(cache) if cache else Path(home) / "hub") / f"models--{release.repository.replace('/', '--')}"
-    snapshots = sorted((root / "snapshots").glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    yield from snapshots or [root / "snapshots"]
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    snapshots = cache / f"models--{release.repository.replace('/', '--')}" / "snapshots"
+    newest_first = sorted(snapshots.glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    return [_models_folder(), *(newest_first or [snapshots])]
 
 
 def locate(name_or_path: str | Path) -> Located:
@@ -97,10 +93,11 @@ def locate(name_or_path: str | Path) -> Located:
     if name not in KNOWN and (path.suffix or len(path.parts) > 1):
         raise CheckpointError(f"There is no weight file or folder {path}.")
     release = _find_release(name)
-    searched = list(_search_places(release))
+    searched = _list_places(release)
     for folder in searched:
-        if all((folder / file).is_file() for file in release.files):
-            return Located(folder / release.weights, folder / release.config)
+        located = Located(folder / release.weights, folder / release.config)
+        if all(file.is_file() for file in located):
+            return located
     raise CheckpointError(
         f"The weights of {name} are not on this machine; looked in {' and '.join(map(str, searched))}. Fetch them: "
         f"kaffee models pull (or from_pretrained(download=True)); without a network: kaffee models pull --from FOLDER, "
@@ -150,8 +147,7 @@ def pull(
     release = _find_release(name)
     if source is not None:
         given = locate(source)
-        weights = given.read()
-        contents = given.weights.read_bytes(), given.config.read_bytes()
+        weights, contents = given.read(), (given.weights.read_bytes(), given.config.read_bytes())
     else:
         base = (endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
         addresses = [f"{base}/{release.repository}/resolve/main/{file}" for file in release.files]
@@ -160,7 +156,7 @@ def pull(
     stored = Located(_models_folder() / release.weights, _models_folder() / release.config)
     if not force and release.differences(weights):
         _check_not_replaced(stored, contents)
-    for path, content in zip((stored.weights, stored.config), contents, strict=True):
+    for path, content in zip(stored, contents, strict=True):
         write_atomically(path, content)
     return stored
 
@@ -171,7 +167,7 @@ def _check_not_replaced(stored: Located, contents: tuple[bytes, bytes]) -> None:
         stored.read()
     except CheckpointError:
         return
-    for path, content in zip((stored.weights, stored.config), contents, strict=True):
+    for path, content in zip(stored, contents, strict=True):
         there, new = (hashlib.sha256(given).hexdigest()[:12] for given in (path.read_bytes(), content))
         if there != new:
             raise CheckpointError(

@@ -1,7 +1,4 @@
-"""Published DynaMix checkpoints: a safetensors file and the JSON that describes it.
-
-Nothing in either file can execute code. Names, shapes and types are checked before anything is used.
-"""
+"""Published DynaMix checkpoints: a safetensors file and its JSON, which cannot execute code and are checked first."""
 
 import hashlib
 import json
@@ -81,13 +78,7 @@ class Architecture:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A checkpoint that was read and checked.
-
-    Attributes:
-        name: As the configuration calls it.
-        tensors: Under the names of the release.
-        sha256: Of the weight file.
-    """
+    """A checkpoint that was read and checked: tensors under the names of the release, and the weight file's SHA-256."""
 
     name: str
     architecture: Architecture
@@ -127,9 +118,8 @@ def read_weights(path: str | Path, config: str | Path) -> Weights:
     for file, what in ((Path(config), "configuration"), (Path(path), "weight file")):
         try:
             if file.stat().st_size > MAX_BYTES:
-                raise CheckpointError(
-                    f"{file} is larger than {MAX_BYTES >> 20} MB; it is no {what} of DynaMix.{_REMEDY}"
-                )
+                size = f"{MAX_BYTES >> 20} MB"
+                raise CheckpointError(f"{file} is larger than {size}; it is no {what} of DynaMix.{_REMEDY}")
             contents.append(file.read_bytes())
         except OSError as error:
             raise CheckpointError(f"The {what} {file} cannot be read ({error.strerror or error}).{_REMEDY}") from error

@@ -36,8 +36,8 @@ class ZeroShot:
     """A zero-shot forecast; `numpy.asarray` of it gives its values.
 
     Attributes:
-        values: (num_steps, n) in data units; the first row is one step after the context.
-        embedding: How the series became a context: "direct", "delay" or "positional".
+        values: In data units; the first row is one step after the context.
+        embedding: "direct", "delay" or "positional".
         delays, periods: In steps, for each coordinate and context; empty if there are none.
         diverged_at: First step (from 1) at which a state was non-finite or far off the context; 0 if it never was.
     """

@@ -42,10 +42,10 @@ def _train(
     All objectives of a seed start from the same core, the identity plus Gaussian entries, and the same shell.
     """
     core = make_core(2, key=jax.random.fold_in(jax.random.key(seed), 1))
-    fit = fit_control(core, data, get_objective(objective), budget, seed=seed, watcher=trace)
-    facts = {"skipped": fit.trained.skipped, "completed": fit.trained.completed}
+    trained, model = fit_control(core, data, get_objective(objective), budget, seed=seed, watcher=trace)
+    facts = {"skipped": trained.skipped, "completed": trained.completed}
     curves = {"updates": trace.updates, "losses": trace.losses}
-    return fit.model, {"final_loss": np.mean(trace.losses[-5:]), **facts}, curves
+    return model, {"final_loss": np.mean(trace.losses[-5:]), **facts}, curves
 
 
 def _free_runs(

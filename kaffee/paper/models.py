@@ -23,15 +23,8 @@ def reference_for(
     data: DataSettings, protocol: Protocol, scaler: Literal["states", "observations"] = "states"
 ) -> Reference:
     """Simulate the truth of a recipe's data, once per process; `scaler` as in `simulate_reference`."""
-    return simulate_reference(
-        get_system(data.system),
-        num_train_steps=data.num_train_steps,
-        process_noise=data.process_noise,
-        observation_noise=data.observation_noise,
-        seed=data.seed,
-        protocol=protocol,
-        scaler=scaler,
-    )
+    options = {name: value for name, value in vars(data).items() if name != "system"}
+    return simulate_reference(get_system(data.system), **options, protocol=protocol, scaler=scaler)
 
 
 def training_record(stage: Stage, seconds: float) -> dict[str, Any]:

@@ -4,19 +4,14 @@ The noisy-state predictive objective of appendices A.2, A.3 and D.2 ("naive maxi
 
     L_H = sum_{h=1}^{H} -log N(x_{t+h}; F^h(x_t), V_h)
 
-In the one recursion it is an open loop without covariance transport whose windows start at N(x_t, 0), without burn-in:
-
-    z_0 = x_t,   Sigma_0 = 0,   Omega_h = h Gamma + Lambda
-
-For H = 1 the residual covariance V_1 = Gamma + Lambda is free, exactly the paper's family; only the sum is determined.
-For H > 1 the paper lets every V_h be free, here they grow linearly in h. Either way V_h does not depend on the core,
-so that no volume pressure enters, and proposition 2 (ii) holds for both: in the scalar case E(x_{t+h} - a^h x_t)^2
-falls in a up to kappa^(1/h) a* and rises beyond it, so that any positive weights of the H summands put the minimiser
-between kappa a* and kappa^(1/H) a*.
+In the one recursion it is an open loop without covariance transport whose windows start at N(x_t, 0), without burn-in,
+so that V_h = h Gamma + Lambda. For H = 1 this is the paper's family; for H > 1 the paper lets every V_h be free.
+Either way V_h does not depend on the core, so that no volume pressure enters, and proposition 2 (ii) holds for both: in
+the scalar case E(x_{t+h} - a^h x_t)^2 falls in a up to kappa^(1/h) a* and rises beyond it, so that any positive weights
+of the H summands put the minimiser between kappa a* and kappa^(1/H) a*.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -118,13 +113,6 @@ class DataUnits(Core):
         return self.mean + self.scale * self.inner((z - self.mean) / self.scale)
 
 
-class ControlFit(NamedTuple):
-    """A trained control in standardised units, and its model in data units, for free runs and Jacobians."""
-
-    trained: Stage
-    model: StateSpaceModel
-
-
 class Trace(Watcher):
     """The mean loss of every chunk of updates."""
 
@@ -145,11 +133,14 @@ def fit_control(
     *,
     seed: int,
     watcher: Watcher | None = None,
-) -> ControlFit:
+) -> tuple[Stage, StateSpaceModel]:
     """Train core and shell on the observations of a simulation: the pipeline of `kaffee fit` without pretraining.
 
     B = I: all coordinates are seen. The first shell splits the one-step residuals of the untrained core 90/10
     (appendix B.2). For the same core and seed it does not depend on the objective.
+
+    Returns:
+        What was trained, in standardised units, and its model in data units, for free runs and Jacobians.
     """
     series = Series.from_arrays(simulation.observations)
     scaler = Scaler.fit(series)
@@ -158,19 +149,13 @@ def fit_control(
     prior = train_prior(start, standard, UNTRAINED, ShellSettings(residuals="every_step"), seed=seed).reconstruction
     adaptation = objective.settings(budget)
     trained = adapt_prior(prior, standard, objective.row, adaptation, seed=seed, watcher=watcher)
-    return ControlFit(trained, _data_units(trained.model, scaler, objective))
-
-
-def _data_units(model: StateSpaceModel, scaler: Scaler, objective: ControlObjective) -> StateSpaceModel:
-    """Convert a model to data units, its shell as its objective means it.
-
-    If observations are taken for states, x_{t+1} = F(x_t) + residual: all of Gamma + Lambda is noise of the state.
-    """
+    model = trained.model
     mean, scale = (jnp.asarray(a, model.dtype) for a in (scaler.mean, scaler.scale))
     Gamma, Lambda = model.shell.process_variance(), model.shell.observation_variance()
+    # If observations are taken for states, x_{t+1} = F(x_t) + residual: all of Gamma + Lambda is noise of the state.
     process = Gamma if objective.horizon is None else Gamma + Lambda
     shell = Shell.from_std(scale * jnp.sqrt(process), scale * jnp.sqrt(Lambda), model.dtype)
-    return model.replace(core=DataUnits(model.core, mean, scale), shell=shell)
+    return trained, model.replace(core=DataUnits(model.core, mean, scale), shell=shell)
 
 
 def true_model(simulation: Simulation) -> StateSpaceModel:

@@ -33,14 +33,10 @@ def test_a_run_writes_down_what_it_is(tmp_path):
     assert record["machine"]["cores"] >= 1
 
 
-def test_the_same_command_opens_it_again_and_settings_come_back(tmp_path):
+def test_the_same_command_opens_it_again_and_another_may_replace_it_while_nothing_is_saved(tmp_path):
     opened(tmp_path)
-    assert opened(tmp_path).settings == small_settings()
-
-
-def test_a_run_that_saved_nothing_may_be_started_differently(tmp_path):
-    opened(tmp_path)
-    assert opened(tmp_path, small_settings("seed=5")).settings.seed == 5
+    assert opened(tmp_path).settings == Run.open(tmp_path).settings == small_settings()
+    assert opened(tmp_path, small_settings("seed=5")).settings.seed == Run.open(tmp_path).settings.seed == 5
 
 
 def test_other_settings_or_data_are_another_run_and_named(tmp_path):
@@ -55,10 +51,9 @@ def test_other_settings_or_data_are_another_run_and_named(tmp_path):
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("...")
-    with pytest.raises(CheckpointError, match="exists and is not a run of kaffee"):
-        opened(tmp_path)
-    with pytest.raises(CheckpointError, match="exists and is not a run of kaffee"):
-        opened(tmp_path / "thesis.tex")
+    for path in (tmp_path, tmp_path / "thesis.tex"):
+        with pytest.raises(CheckpointError, match="exists and is not a run of kaffee"):
+            opened(path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

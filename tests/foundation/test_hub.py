@@ -97,8 +97,11 @@ def test_a_file_may_have_a_plain_configuration_beside_it(release):
     assert same(from_pretrained(release / RELEASE.weights))
 
 
-def test_a_name_is_found_in_kaffees_folder_then_in_the_hubs_cache(home, release):
-    snapshot = home / "hf/hub/models--DurstewitzLab--dynamix/snapshots/abc"
+@pytest.mark.parametrize("cache", ["hf/hub", "cache"])
+def test_a_name_is_found_in_kaffees_folder_then_in_the_hubs_cache(home, release, monkeypatch, cache):
+    if cache == "cache":
+        monkeypatch.setenv("HF_HUB_CACHE", str(home / "cache"))
+    snapshot = home / cache / "models--DurstewitzLab--dynamix/snapshots/abc"
     snapshot.parent.mkdir(parents=True)
     release.rename(snapshot)
     assert locate(DEFAULT).weights.parent == snapshot
@@ -106,14 +109,6 @@ def test_a_name_is_found_in_kaffees_folder_then_in_the_hubs_cache(home, release)
     _models_folder().mkdir(parents=True)
     write_release(_models_folder(), DEFAULT)
     assert locate(DEFAULT).weights.parent == home / "home/models"
-
-
-def test_the_hubs_cache_may_be_elsewhere(home, release, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(home / "cache"))
-    snapshot = home / "cache/models--DurstewitzLab--dynamix/snapshots/abc"
-    snapshot.parent.mkdir(parents=True)
-    release.rename(snapshot)
-    assert same(from_pretrained())
 
 
 def test_without_weights_the_error_says_where_it_looked_and_what_to_do(home):

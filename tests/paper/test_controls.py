@@ -76,7 +76,7 @@ def test_same_seed_same_result(spiral):
 def test_objectives_start_from_the_same_model():
     data, core = _spiral_data(0.5, 0, SPIRAL), Linear.create(2, key=jax.random.key(0))
     untrained = replace(SPIRAL.budget, num_updates=0)
-    first, second = (fit_control(core, data, get_objective(n), untrained, seed=0).trained.model for n in COMPARED)
+    first, second = (fit_control(core, data, get_objective(n), untrained, seed=0)[0].model for n in COMPARED)
     assert eqx.tree_equal(first, second)
 
 

@@ -100,13 +100,13 @@ def test_training_reaches_the_least_squares_fit():
     """The whole chain: standardised series, sampled windows, the training loop, back to data units."""
     data = _spiral_data(0.5, 0, SpiralSettings(num_steps=500))
     core = Linear.create(2, key=jax.random.key(0))
-    fit = fit_control(core, data, noisy_state(1), Budget(num_updates=600), seed=0)
+    _, model = fit_control(core, data, noisy_state(1), Budget(num_updates=600), seed=0)
     before, after = data.observations[:-1], data.observations[1:]
     affine = np.column_stack([before, np.ones(len(before))])
     solution = np.linalg.lstsq(affine, after, rcond=None)[0]
-    np.testing.assert_allclose(fit.model.core.jacobian(jnp.zeros(2)), solution[:2].T, atol=0.01)
+    np.testing.assert_allclose(model.core.jacobian(jnp.zeros(2)), solution[:2].T, atol=0.01)
     residual = (after - affine @ solution).std(axis=0)
-    np.testing.assert_allclose(np.sqrt(fit.model.shell.process_variance()), residual, rtol=0.03)
+    np.testing.assert_allclose(np.sqrt(model.shell.process_variance()), residual, rtol=0.03)
 
 
 def test_objectives_by_name():
