@@ -276,12 +276,7 @@ def list_models(json: Json = False) -> None:
 
     rows = []
     for name, release in KNOWN.items():
-        row: dict[str, Any] = {
-            "name": name,
-            "path": None,
-            "licence": release.licence,
-            "attribution": release.attribution,
-        }
+        row: dict[str, Any] = {"name": name, "path": None, **release.terms}
         with suppress(CheckpointError):
             row["path"] = str(locate(name).weights)
         rows.append(row)
@@ -342,7 +337,7 @@ def show(
         if not key.startswith("experts.") or key.startswith("experts.0.")
     }
     release = KNOWN.get(weights.name)
-    terms = {} if release is None else {"licence": release.licence, "attribution": release.attribution}
+    terms = {} if release is None else release.terms
     if json:
         typer.echo(json_module.dumps({**facts, "tensors": shapes, "path": str(located.weights), **terms}, indent=2))
         return

@@ -200,6 +200,11 @@ class Release:
         """Both file names."""
         return self.weights, self.config
 
+    @property
+    def terms(self) -> dict[str, str]:
+        """What the CC-BY licence asks to name."""
+        return {"licence": self.licence, "attribution": self.attribution}
+
     def differences(self, given: Weights) -> str:
         """Say what is not as it was published; empty for a faithful copy."""
         sizes = zip(asdict(given.architecture).items(), asdict(self.architecture).values(), strict=True)
@@ -233,5 +238,4 @@ def licence_terms(model: Any) -> dict[str, str]:
     release = KNOWN.get(origin.partition(" sha256:")[0])
     if release is None:
         return {"foundation_model": origin} if origin else {}
-    terms = {"licence": release.licence, "attribution": release.attribution}
-    return {"foundation_model": origin, **terms, "changes": "adapted to a recording by kaffee"}
+    return {"foundation_model": origin, **release.terms, "changes": "adapted to a recording by kaffee"}
