@@ -32,15 +32,7 @@ class Belief(NamedTuple):
 
 
 class Innovation(NamedTuple):
-    """The comparison of one observation with a predicted belief.
-
-    Attributes:
-        residual: v = x - B z, zero where missing.
-        inverse_factor: L^-1 of the innovation covariance.
-        whitened: y = L^-1 v.
-        projected: C = L^-1 B P.
-        nll: -log p(x) of the observed entries.
-    """
+    """The comparison of an observation with a predicted belief: v (0 where missing), L^-1, y, C and -log p(x)."""
 
     residual: Float[Array, "W N"]
     inverse_factor: Float[Array, "W N N"]

@@ -36,13 +36,8 @@ class Forcing:
             raise ConfigError(f"The forcing strength alpha lies in [0, 1], not {self.alpha}.")
 
     def strengths(self, num_steps: int) -> np.ndarray:
-        """Compute s_1, ..., s_T, counted from the start of a window.
-
-        >>> Forcing(interval=2).strengths(5).tolist()
-        [0.0, 1.0, 0.0, 1.0, 0.0]
-        """
-        steps = np.arange(1, num_steps + 1)
-        return np.where(steps % self.interval == 0, self.alpha, 0.0)
+        """Compute s_1, ..., s_T, counted from the start of a window."""
+        return np.where(np.arange(1, num_steps + 1) % self.interval == 0, self.alpha, 0.0)
 
 
 class _ForcedRun(NamedTuple):
@@ -94,11 +89,7 @@ def _scan(
     return _ForcedRun(predictions, states), before
 
 
-@_run.def_fwd
-def _forward(
-    perturbed: Any, start: _Start, strengths: Float[Array, " T"], observations: Observations
-) -> tuple[_ForcedRun, Float[Array, "T W M"]]:
-    return _scan(start, strengths, observations)
+_run.def_fwd(lambda perturbed, *arguments: _scan(*arguments))
 
 
 @_run.def_bwd
@@ -123,10 +114,9 @@ def _backward(
 
     xs = (strengths, observations.x, observations.mask, before, predictions_bar, states_bar)
     z_bar, predicted_bars = jax.lax.scan(body, jnp.zeros_like(start.z), xs, reverse=True)
-    M = start.z.shape[-1]
     core_bar = jax.tree.map(lambda _: None, eqx.filter(start.core, eqx.is_inexact_array))
     if any(jax.tree.leaves(perturbed.core)):
-        flat = before.reshape(-1, M), predicted_bars.reshape(-1, M)
+        flat = (a.reshape(-1, a.shape[-1]) for a in (before, predicted_bars))
         core_bar, _ = start.core.pull_back_mean(*flat, with_core=True)
     return _Start(core_bar, z_bar)
 

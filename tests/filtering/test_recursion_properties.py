@@ -38,7 +38,7 @@ from kaffee.filtering.recursion import (
 )
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation, Projection
-from kaffee.model.shell import Shell
+from kaffee.model.statespace import Shell
 from kaffee.model.wrappers import Custom
 
 FILTER = Recursion()
