@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
     from kaffee.data.series import Series
 
-DIVERGED = BROKEN_LINES = 3
-"""Exit codes of results that are there, but not as they should be."""
+DIVERGED = BROKEN_LINES = 3  # exit codes of results that are there, but not as they should be
 
 
 @options.with_groups

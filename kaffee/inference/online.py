@@ -24,12 +24,10 @@ from kaffee.inference.results import Estimate, RowArrays
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import read_record, versions, write_record
 
-CHUNK = 256
-"""Rows that one call of the compiled loop takes at most."""
+CHUNK = 256  # rows that one call of the compiled loop takes at most
 _FORMAT = {"format": "kaffee-online", "format_version": 1}
 _NAME = "online"
-# The counter of rejections has 32 bits.
-_MAX_PATIENCE = 2**31 - 1
+_MAX_PATIENCE = 2**31 - 1  # the counter of rejections has 32 bits
 
 
 class OnlineFilter:

@@ -15,10 +15,8 @@ from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.gated import Row
 from kaffee.filtering.recursion import QUANTITIES
 
-BAND: tuple[float, ...] = (0.05, 0.95)
-"""The quantile levels of a 90 % band."""
+BAND: tuple[float, ...] = (0.05, 0.95)  # quantile levels
 FORECAST_LEVELS: tuple[float, ...] = (0.05, 0.5, 0.95)
-"""The quantile levels of a forecast."""
 _PREDICTED = ("predicted_mean", "predicted_std")
 _PER_ROW = ("log_likelihood", "nis")
 _PER_COORDINATE = ("values", "mean", "std", "reading_std", *_PREDICTED, "accepted", "rejected", "members")
@@ -99,8 +97,7 @@ class Estimate:
         predicted_mean, predicted_std: Of the reading given those before it, noise included; NaN at a restart (filter).
         values: The readings with their gaps filled (impute); the observations of a free run (simulate).
         members: (K, T, N), NaN from where one left the attractor (forecast).
-        state_mean, state_std, predicted_state_mean, predicted_state_std, states: Of the latent state, in the model's
-            standardised coordinates.
+        state_mean, state_std, predicted_state_mean, predicted_state_std, states: Of the latent state, standardised.
         log_likelihood: log p of the accepted entries of a row given all earlier ones; NaN at a (re)start.
         nis: v' Omega^-1 v: chi-square with as many degrees of freedom as entries were accepted, if all is well.
         accepted, rejected: Which entries were used, and which were read but not believed.

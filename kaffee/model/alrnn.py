@@ -57,9 +57,6 @@ class ALRNN(Core):
     so that J X = A * X + W (d * X): the weights W are shared by a whole batch of windows.
 
     Attributes:
-        A: Diagonal of the linear part, (M,).
-        W: Connectivity, (M, M).
-        h: Bias, (M,).
         num_gates: P, how many of the last coordinates pass a ReLU.
         gate: "hard" (ReLU and its exact derivative), "straight_through" (ReLU forward, smooth derivative; how the
             paper trains) or "smooth" (the surrogate in both directions).

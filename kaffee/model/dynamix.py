@@ -32,12 +32,10 @@ class DynaMix(Core):
 
     Attributes:
         A, W, h: The experts, stacked.
-        gating: The gate's parameters psi.
+        gating, context: The gate's parameters psi, and the context that it reads, set by `in_context`.
         B: Embedding of initial states, see `initial_state`.
-        context: The context that the gate reads, set by `in_context`.
         noise: eps, (N,) or one row for each window; None means 0.
         num_gates: P.
-        tangent: "mixture" or "full".
         train_gate: Whether psi gets a gradient: with "mixture" through the mean only (the paper detaches the weights in
             its Jacobian), with "full" through mean and Jacobian. The paper leaves open whether it does; default no.
         origin: Source of the weights.

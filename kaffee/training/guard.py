@@ -25,10 +25,9 @@ from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import Confined
 from kaffee.training.update import GuardState, TrainState
 
+# A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look.
 FACTOR, MARGIN = 2.0, 0.25
-"""A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look."""
-NUM_WINDOWS, WINDOW_ROWS = 64, 256
-"""Windows of training data whose filtered states a core is confined to."""
+NUM_WINDOWS, WINDOW_ROWS = 64, 256  # windows of training data whose filtered states a core is confined to
 
 
 class Look(NamedTuple):
