@@ -17,24 +17,20 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from kaffee.filtering.gaussian import Belief, Innovation, relative_jitter
+from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen, relative_jitter
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, Terms, scan_terms, step
 from kaffee.model.observation import ObservationMap
 
 # What the reverse pass needs of every step: the belief before it, and the innovation.
 _Residuals = tuple[Belief, Innovation]
+_Weights = Float[Array, " W"]
 
 
 def _pull_back_update(
-    recursion: Recursion,
-    innovation: Innovation,
-    mask: Bool[Array, "W N"],
-    observation: ObservationMap,
-    weight: Float[Array, " W"],
-    filtered_bar: Belief,
-) -> tuple[Belief, Float[Array, "W N"]]:
+    switches: Recursion, innovation: Innovation, mask: Seen, B: ObservationMap, weight: _Weights, filtered_bar: Belief
+) -> tuple[Belief, Readings]:
     """Compute cotangents of the predicted belief and of the observation variances, per window."""
     zb, Pb = filtered_bar
     Li, y = innovation.inverse_factor, innovation.whitened
@@ -43,24 +39,24 @@ def _pull_back_update(
     w = weight[:, None, None]
     scored = 0.5 * w * (S_inv - u[:, :, None] * u[:, None, :])
     R_bar = scored * present[:, :, None] * present[:, None, :]
-    if recursion.assimilate:
+    if switches.assimilate:
         Kt = Li.mT @ innovation.projected
         Kz = jnp.einsum("bnm,bm->bn", Kt, zb)
-        updated = zb - observation.lift(Kz)
+        updated = zb - B.lift(Kz)
         Q = Kt @ Pb
         R_bar = R_bar + jnp.einsum("bnk,bmk->bnm", Q, Kt)
         # R_bar without its -sym(K' zb u'), which reaches P-bar through A' zb instead.
-        top = 0.5 * u[:, :, None] * updated[:, None, :] - Q + 0.5 * observation.extend_columns(R_bar)
+        top = 0.5 * u[:, :, None] * updated[:, None, :] - Q + 0.5 * B.extend_columns(R_bar)
         variance_bar = (jnp.diagonal(R_bar, axis1=1, axis2=2) - Kz * u) * present
     else:
-        updated, top = zb, 0.5 * observation.extend_columns(R_bar)
+        updated, top = zb, 0.5 * B.extend_columns(R_bar)
         variance_bar = jnp.diagonal(R_bar, axis1=1, axis2=2) * present
     # The jitter adds its share of every observed variance to that variance.
     spread = relative_jitter(zb.dtype) * variance_bar
     half = 0.5 * jnp.eye(present.shape[1], dtype=zb.dtype) * spread[:, None, :]
-    change = top + observation.extend_columns(half)
-    mean_bar = updated - observation.lift(weight[:, None] * u)
-    return Belief(mean_bar, observation.add_rows_and_columns(Pb, change)), variance_bar + spread
+    change = top + B.extend_columns(half)
+    mean_bar = updated - B.lift(weight[:, None] * u)
+    return Belief(mean_bar, B.add_rows_and_columns(Pb, change)), variance_bar + spread
 
 
 @eqx.filter_custom_vjp

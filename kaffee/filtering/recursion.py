@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kaffee.filtering.gaussian import Belief, Innovation, assimilate, innovate
+from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen, assimilate, innovate
 from kaffee.model.core import Core
 from kaffee.model.observation import ObservationMap
 
@@ -117,8 +117,8 @@ def step(
     dynamics: Dynamics,
     observation: ObservationMap,
     belief: Belief,
-    x: Float[Array, "W N"],
-    mask: Bool[Array, "W N"],
+    x: Readings,
+    mask: Seen,
     noise: Float[Array, "W K"] | None = None,
 ) -> Step:
     """Predict, score and (unless switched off) assimilate one observation per window."""
@@ -128,12 +128,7 @@ def step(
 
 
 def update(
-    recursion: Recursion,
-    dynamics: Dynamics,
-    observation: ObservationMap,
-    predicted: Belief,
-    x: Float[Array, "W N"],
-    mask: Bool[Array, "W N"],
+    recursion: Recursion, dynamics: Dynamics, observation: ObservationMap, predicted: Belief, x: Readings, mask: Seen
 ) -> Step:
     """Take the part of a step after its prediction: score the observation and, if the recursion does, assimilate it."""
     innovation = innovate(predicted, x, mask, observation, dynamics.observation_variance)

@@ -100,12 +100,7 @@ def forecast_ensemble(
 
 
 def _propagate(
-    model: StateSpaceModel,
-    z: Float[Array, "S M"],
-    eps: Float[Array, "S K"] | None,
-    key: Key[Array, ""] | None,
-    *,
-    observation_noise: bool = True,
+    model: StateSpaceModel, z: Array, eps: Array | None, key: Key[Array, ""] | None, *, observation_noise: bool = True
 ) -> tuple[Float[Array, "S M"], Float[Array, "S N"]]:
     """Take one step: z' = F(z) + process noise, x = B z' + observation noise; no noise without a key."""
     z = (model.core if eps is None else model.core.with_noise(eps)).predict_mean(z)
