@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.model.alrnn import ALRNN
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
 

@@ -40,7 +40,7 @@ from .model.maps import Polynomial as Polynomial
 from .model.maps import ResidualMLP as ResidualMLP
 from .model.observation import LinearObservation as LinearObservation
 from .model.observation import Projection as Projection
-from .model.shell import Shell as Shell
+from .model.statespace import Shell as Shell
 from .model.statespace import StateSpaceModel as StateSpaceModel
 from .model.wrappers import as_core as as_core
 from .surrogate import Surrogate as Surrogate

@@ -18,8 +18,7 @@ from kaffee.filtering.recursion import Dynamics, Recursion, observations_of, ste
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP, _monomials
 from kaffee.model.observation import LinearObservation, Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import Custom
 
 LATENT, OBSERVED, GATES = 5, 2, 3

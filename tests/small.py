@@ -13,8 +13,7 @@ from kaffee.fitting.pipeline import fit
 from kaffee.fitting.settings import FitSettings
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.observation import LinearObservation, Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 
 LATENT, OBSERVED = 4, 2
 DT = 0.25

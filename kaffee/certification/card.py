@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.certification.fidelity import Fidelity, Protocol, Reference, measure_fidelity
 from kaffee.data.gaps import evenly
-from kaffee.filtering.gated import Assimilation
+from kaffee.filtering.gated import Row, Track
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import get_method, initial_belief
-from kaffee.filtering.recursion import Recursion, core_noise, predict
+from kaffee.filtering.recursion import Recursion, Step, core_noise, predict
 from kaffee.filtering.rollout import forecast_ensemble
 from kaffee.filtering.sweep import run_filter, sweep
 from kaffee.metrics.scores import (
@@ -46,9 +46,9 @@ def _variance_growth(
         belief = predict(model.core, Gamma, belief, transport=recursion.transport)
         return belief, jnp.diagonal(observed(belief.covariance))
 
-    def keep(model: StateSpaceModel, now: Assimilation) -> tuple[Array, Array]:
-        _, predicted = jax.lax.scan(ahead, now.belief, None, length=horizon)
-        return observed(now.belief.covariance), predicted
+    def keep(track: Track, row: Row, step: Step) -> tuple[Array, Array]:
+        _, predicted = jax.lax.scan(ahead, track.belief, None, length=horizon)
+        return observed(track.belief.covariance), predicted
 
     start = initial_belief(model, model.embed(x[None, 0]))
     noise = core_noise(model.core, key, len(x) - 1, 1, model.dtype)

@@ -13,12 +13,12 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.gaps import evenly
 from kaffee.data.series import Series
 from kaffee.errors import DataError
-from kaffee.filtering.gated import Assimilation, Row, make_gate, summarise
+from kaffee.filtering.gated import Row, Track, make_gate
 from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.recursion import Step
 from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
 from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
 from kaffee.metrics.spectra import autocorrelation, count_pairs
-from kaffee.model.statespace import StateSpaceModel
 
 WARM_UP = 20
 """Rows in which a filter forgets how its first row anchored it, and which are not scored."""
@@ -87,9 +87,9 @@ def choose_starts(series: Series, count: int) -> Starts:
     return Starts(table[:, 0], table[:, 1])
 
 
-def _keep_whitened(model: StateSpaceModel, now: Assimilation) -> tuple[Row, Float[Array, "R N"]]:
-    scored = now.accepted & ~now.restarted[:, None]
-    return summarise(model, now), jnp.where(scored, now.step.innovation.whitened, jnp.nan)
+def _keep_whitened(track: Track, row: Row, step: Step) -> tuple[Row, Float[Array, "R N"]]:
+    scored = row.accepted & ~row.restarted[:, None]
+    return row, jnp.where(scored, step.innovation.whitened, jnp.nan)
 
 
 def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) -> FilterPass:

@@ -22,8 +22,7 @@ from kaffee.filtering.sweep import run_filter
 from kaffee.metrics.scores import gaussian_nll
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.training.adaptation import Adaptation, adapt
 from kaffee.training.loop import Schedule, Watcher
 from kaffee.training.optimiser import Optimiser

@@ -22,8 +22,7 @@ from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.core import Core
 from kaffee.model.observation import LinearObservation, ObservationMap, Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import CORE_TYPES, Confined, Custom, as_core
 from kaffee.records import read_json, read_record, versions, write_record
 

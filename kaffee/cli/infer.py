@@ -15,18 +15,15 @@ if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
     from kaffee.data.series import Series
 
-DIVERGED = BROKEN_LINES = 3
-"""Exit codes of results that are there, but not as they should be."""
+DIVERGED = BROKEN_LINES = 3  # exit codes of results that are there, but not as they should be
 
 
 @options.with_groups
 def filter_(
     run: Run,
     *,
-    files: Annotated[list[str] | None, typer.Argument(help="Files, each with one or more recordings.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")
-    ] = None,
+    files: Annotated[list[str] | None, options.FILES] = None,
+    output: Annotated[Path | None, options.OUTPUT] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Filter lines from standard input as they come.")] = False,
     gate: Annotated[
         float | None, typer.Option(help="Reject readings beyond this chi-square quantile, such as 0.9999.")
@@ -86,20 +83,19 @@ def filter_(
     if facts["rejected"]:
         _warn(f"{facts['rejected']} readings were rejected")
     if facts["restarts"]:
-        _warn(
-            f"warning: the belief was lost {facts['restarts']} times, in gaps longer than the model can bridge, and "
-            "started anew"
-        )
+        often = f"{facts['restarts']} times, in gaps longer than the model can bridge, and"
+        _warn(f"warning: the belief was lost {often} started anew")
 
 
 def _filter_stream(
     run: Path, core: str | None, believed: dict[str, Any], state: Path | None, how: dict[str, Any], *, json: bool
 ) -> None:
     """Filter standard input until it ends, the reader of the output leaves, or Ctrl-C; all three are a good end."""
+    from kaffee.fitting.run import load
     from kaffee.inference.online import OnlineFilter
     from kaffee.inference.stream import Interruptible, follow
 
-    online = OnlineFilter(options.load_model(run, core), **believed)
+    online = OnlineFilter(load(run, core=core), **believed)
     if state is not None and (state / "online.json").exists():
         online.restore(state)
         if believed["gate"] is not None:
@@ -217,11 +213,12 @@ def run_free(
     json: Json = False,
 ) -> None:
     """Let a trained model run freely, in the units of its data; `kaffee simulate` does the same for a true system."""
+    from kaffee.fitting.run import load
     from kaffee.inference.ensembles import simulate
 
     options.check_output(output)
-    model = options.load_model(run, core)
-    estimates = simulate(model, steps, shell=shell, core_noise=core_noise, runs=runs, transient=transient, seed=seed)
+    how: dict[str, Any] = {"shell": shell, "core_noise": core_noise, "runs": runs, "transient": transient, "seed": seed}
+    estimates = simulate(load(run, core=core), steps, **how)
     facts = {**estimates.describe(), "seed": seed, "shell": shell}
     write_table(estimates.to_series(), output, facts, json=json, sentence=facts["divergence"])
     if any(facts["diverged_at"]):
@@ -232,8 +229,10 @@ def _open(
     run: Path, files: list[str], output: Path, reading: RecordingOptions, core: str | None
 ) -> tuple["Reconstruction", "Series"]:
     """Load the model and read the recordings, once it is clear that the output can be written."""
+    from kaffee.fitting.run import load
+
     options.check_output(output, files)
-    model = options.load_model(run, core)
+    model = load(run, core=core)
     return model, reading.read(model, files)
 
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from kaffee.data.series import Series
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run, or of a model.")]
-Files = Annotated[list[str], typer.Argument(help="Files, each with one or more recordings.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")]
+FILES = typer.Argument(help="Files, each with one or more recordings.")
+OUTPUT = typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")
+Files = Annotated[list[str], FILES]
+Output = Annotated[Path, OUTPUT]
 Columns = Annotated[
     str | None, typer.Option(help="Columns that take the place of the model's, in its order, separated by commas.")
 ]
@@ -38,13 +40,14 @@ OwnCore = Annotated[
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command take groups of options: a parameter whose type is a dataclass becomes an option for each field."""
     signature = inspect.signature(command)
-    groups: dict[str, Any] = {
-        name: p.annotation for name, p in signature.parameters.items() if is_dataclass(p.annotation)
-    }
+    groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        group = groups.get(parameter.name)
-        parameters += [parameter] if group is None else inspect.signature(group).parameters.values()
+    for name, parameter in signature.parameters.items():
+        if is_dataclass(parameter.annotation):
+            groups[name] = parameter.annotation
+            parameters += inspect.signature(groups[name]).parameters.values()
+        else:
+            parameters.append(parameter)
 
     @wraps(command)
     def run(**values: Any) -> None:
@@ -75,10 +78,9 @@ class RecordingOptions:
         from kaffee.inference.matching import model_columns
 
         options = reading_options(self.time_column, self.recording_column, self.time_tolerance)
-        wanted = model_columns(reconstruction)
         if self.columns is None:
             return read_series(files, **options)
-        names = [name.strip() for name in self.columns.split(",")]
+        wanted, names = model_columns(reconstruction), [name.strip() for name in self.columns.split(",")]
         if len(names) != len(wanted):
             raise DataError(f"--columns names {len(names)} columns; the model has {len(wanted)}: {', '.join(wanted)}.")
         return replace(read_series(files, columns=names, **options), columns=wanted)
@@ -92,26 +94,16 @@ def reading_options(
     return {key: value != "none" and value for key, value in options.items() if value is not None}
 
 
-def load_model(run: Path, core: str | None = None) -> "Reconstruction":
-    """Load the model in a folder, or the fitted one of a run.
-
-    Args:
-        core: Where the user's own core is built; a folder cannot name code that would be run.
-    """
-    from kaffee.fitting.run import load
-
-    return load(run, core=core)
-
-
 def check_output(output: Path, inputs: Sequence[str] = ()) -> None:
     """Refuse a file that could not be written, or is one of those that are read, before the work is done."""
     from kaffee.data.arrayfiles import require_pyarrow
     from kaffee.data.reading import SUFFIXES
     from kaffee.errors import ConfigError
 
-    if output.suffix.lower() not in SUFFIXES:
+    suffix = output.suffix.lower()
+    if suffix not in SUFFIXES:
         raise ConfigError(f"{output}: cannot write '{output.suffix}'. Supported: {', '.join(SUFFIXES)}.")
-    if output.suffix.lower() == ".parquet":
+    if suffix == ".parquet":
         require_pyarrow(str(output))
     if not output.parent.is_dir():
         raise ConfigError(f"{output}: there is no folder {output.parent}. Make it first, or choose another with -o.")

@@ -12,101 +12,51 @@ identity only in what B sees, so all of this is O(M^2 N); the only M^3 products 
 three backward. Without assimilation K = 0. The jitter, c S_jj on the diagonal, is differentiated too.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float
 
-from kaffee.filtering.gaussian import Belief, relative_jitter
+from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen, relative_jitter
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, Terms, scan_terms, step
 from kaffee.model.observation import ObservationMap
 
-
-class _Residuals(NamedTuple):
-    """The quantities of each step that the reverse pass needs."""
-
-    previous: Belief
-    inverse_factor: Float[Array, "W N N"]
-    whitened: Float[Array, "W N"]
-    projected: Float[Array, "W N M"]
-
-
-class _Cotangents(NamedTuple):
-    """The running sums of the reverse pass."""
-
-    belief: Belief
-    core: PyTree
-    process_variance: Float[Array, " M"]
-    observation_variance: Float[Array, " N"]
+# What the reverse pass needs of every step: the belief before it, and the innovation.
+_Residuals = tuple[Belief, Innovation]
+_Weights = Float[Array, " W"]
 
 
 def _pull_back_update(
-    recursion: Recursion,
-    residuals: _Residuals,
-    mask: Bool[Array, "W N"],
-    observation: ObservationMap,
-    weight: Float[Array, " W"],
-    filtered_bar: Belief,
-) -> tuple[Belief, Float[Array, "W N"]]:
+    switches: Recursion, innovation: Innovation, mask: Seen, B: ObservationMap, weight: _Weights, filtered_bar: Belief
+) -> tuple[Belief, Readings]:
     """Compute cotangents of the predicted belief and of the observation variances, per window."""
     zb, Pb = filtered_bar
-    Li, y = residuals.inverse_factor, residuals.whitened
+    Li, y = innovation.inverse_factor, innovation.whitened
     present = mask.astype(zb.dtype)
     S_inv, u = Li.mT @ Li, jnp.einsum("bnm,bn->bm", Li, y)
     w = weight[:, None, None]
     scored = 0.5 * w * (S_inv - u[:, :, None] * u[:, None, :])
     R_bar = scored * present[:, :, None] * present[:, None, :]
-    if recursion.assimilate:
-        Kt = Li.mT @ residuals.projected
+    if switches.assimilate:
+        Kt = Li.mT @ innovation.projected
         Kz = jnp.einsum("bnm,bm->bn", Kt, zb)
-        updated = zb - observation.lift(Kz)
+        updated = zb - B.lift(Kz)
         Q = Kt @ Pb
         R_bar = R_bar + jnp.einsum("bnk,bmk->bnm", Q, Kt)
         # R_bar without its -sym(K' zb u'), which reaches P-bar through A' zb instead.
-        top = 0.5 * u[:, :, None] * updated[:, None, :] - Q + 0.5 * observation.extend_columns(R_bar)
-        variance_bar = jnp.diagonal(R_bar, axis1=1, axis2=2) - Kz * u
+        top = 0.5 * u[:, :, None] * updated[:, None, :] - Q + 0.5 * B.extend_columns(R_bar)
+        variance_bar = (jnp.diagonal(R_bar, axis1=1, axis2=2) - Kz * u) * present
     else:
-        updated = zb
-        top = 0.5 * observation.extend_columns(R_bar)
-        variance_bar = jnp.diagonal(R_bar, axis1=1, axis2=2)
-    variance_bar = variance_bar * present
+        updated, top = zb, 0.5 * B.extend_columns(R_bar)
+        variance_bar = jnp.diagonal(R_bar, axis1=1, axis2=2) * present
     # The jitter adds its share of every observed variance to that variance.
     spread = relative_jitter(zb.dtype) * variance_bar
     half = 0.5 * jnp.eye(present.shape[1], dtype=zb.dtype) * spread[:, None, :]
-    change = top + observation.extend_columns(half)
-    mean_bar = updated - observation.lift(weight[:, None] * u)
-    return Belief(mean_bar, observation.add_rows_and_columns(Pb, change)), variance_bar + spread
-
-
-def _pull_back_step(
-    recursion: Recursion,
-    dynamics: Dynamics,
-    observation: ObservationMap,
-    with_core: bool,
-    carry: _Cotangents,
-    inputs: tuple[_Residuals, Bool[Array, "W N"], Float[Array, " W"], Float[Array, "W K"] | None],
-) -> tuple[_Cotangents, None]:
-    """Take one step of the reverse pass."""
-    residuals, mask, weight, noise = inputs
-    predicted_bar, variance_bar = _pull_back_update(recursion, residuals, mask, observation, weight, carry.belief)
-    core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
-    z = residuals.previous.mean
-    if recursion.transport:
-        core_bar, mean_bar, covariance_bar = core.pull_back_moments(
-            z, residuals.previous.covariance, *predicted_bar, with_core=with_core
-        )
-    else:
-        core_bar, mean_bar = core.pull_back_mean(z, predicted_bar.mean, with_core=with_core)
-        covariance_bar = predicted_bar.covariance
-    diagonal = jnp.diagonal(predicted_bar.covariance, axis1=1, axis2=2)
-    return _Cotangents(
-        Belief(mean_bar, covariance_bar),
-        jax.tree.map(jnp.add, carry.core, core_bar.without_noise()) if with_core else None,
-        carry.process_variance + jnp.sum(diagonal, axis=0),
-        carry.observation_variance + jnp.sum(variance_bar, axis=0),
-    ), None
+    change = top + B.extend_columns(half)
+    mean_bar = updated - B.lift(weight[:, None] * u)
+    return Belief(mean_bar, B.add_rows_and_columns(Pb, change)), variance_bar + spread
 
 
 @eqx.filter_custom_vjp
@@ -124,9 +74,7 @@ def _forward(
 ) -> tuple[Terms, _Residuals]:
     def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, Any]:
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
-        kept = now.innovation
-        residuals = _Residuals(belief, kept.inverse_factor, kept.whitened, kept.projected)
-        return now.filtered, (kept.nll, now.fault, residuals)
+        return now.filtered, (now.innovation.nll, now.fault, (belief, now.innovation))
 
     xs = (observations.x, observations.mask, observations.noise)
     final, (nll, faults, residuals) = jax.lax.scan(body, dynamics.initial, xs)
@@ -143,26 +91,38 @@ def _backward(
     observations: Observations,
 ) -> Dynamics:
     with_core = any(jax.tree.leaves(perturbed.core))
-    initial = dynamics.initial
-    weights = jnp.zeros(observations.x.shape[:2], initial.mean.dtype) if terms_bar.nll is None else terms_bar.nll
-    mean_bar, covariance_bar = terms_bar.final
-    arrays = eqx.filter(dynamics.core, eqx.is_inexact_array)
-    start = _Cotangents(
-        Belief(
-            jnp.zeros_like(initial.mean) if mean_bar is None else mean_bar,
-            jnp.zeros_like(initial.covariance)
-            if covariance_bar is None
-            else 0.5 * (covariance_bar + covariance_bar.mT),
-        ),
-        jax.tree.map(jnp.zeros_like, arrays) if with_core else None,
-        jnp.zeros_like(dynamics.process_variance),
-        jnp.zeros_like(dynamics.observation_variance),
+    arrays: Any = eqx.filter(dynamics.core, eqx.is_inexact_array)
+    trained: Any = arrays if with_core else None
+
+    def body(carry: Dynamics, inputs: Any) -> tuple[Dynamics, None]:
+        (previous, innovation), mask, weight, noise = inputs
+        predicted_bar, variance_bar = _pull_back_update(
+            recursion, innovation, mask, observations.observation, weight, carry.initial
+        )
+        core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
+        if recursion.transport:
+            z, P = previous
+            core_bar, *previous_bar = core.pull_back_moments(z, P, *predicted_bar, with_core=with_core)
+        else:
+            core_bar, mean_bar = core.pull_back_mean(previous.mean, predicted_bar.mean, with_core=with_core)
+            previous_bar = [mean_bar, predicted_bar.covariance]
+        diagonal = jnp.diagonal(predicted_bar.covariance, axis1=1, axis2=2)
+        total: Any = jax.tree.map(jnp.add, carry.core, core_bar.without_noise()) if with_core else None
+        return Dynamics(
+            total,
+            carry.process_variance + jnp.sum(diagonal, axis=0),
+            carry.observation_variance + jnp.sum(variance_bar, axis=0),
+            Belief(*previous_bar),
+        ), None
+
+    # The running sums are cotangents of the dynamics, with that of the belief at this step in place of the first.
+    zeros = jax.tree.map(jnp.zeros_like, dynamics._replace(core=trained))
+    mean_bar, P_bar = terms_bar.final
+    last = Belief(
+        zeros.initial.mean if mean_bar is None else mean_bar,
+        zeros.initial.covariance if P_bar is None else 0.5 * (P_bar + P_bar.mT),
     )
-
-    def body(carry: _Cotangents, inputs: Any) -> tuple[_Cotangents, None]:
-        return _pull_back_step(recursion, dynamics, observations.observation, with_core, carry, inputs)
-
+    weights = jnp.zeros_like(residuals[1].nll) if terms_bar.nll is None else terms_bar.nll
     xs = (residuals, observations.mask, weights, observations.noise)
-    result, _ = jax.lax.scan(body, start, xs, reverse=True)
-    core_bar = result.core if with_core else jax.tree.map(lambda _: None, arrays)
-    return Dynamics(core_bar, result.process_variance, result.observation_variance, result.belief)
+    result, _ = jax.lax.scan(body, zeros._replace(initial=last), xs, reverse=True)
+    return result if with_core else result._replace(core=jax.tree.map(lambda _: None, arrays))

@@ -1,8 +1,4 @@
-"""The one evaluation of free runs: which of them diverge, how far the others are from data, which are trapped.
-
-Certificate, report card, training guard, gap log and selection differ in where runs start, how long they are and what
-they are compared with; all of that is arguments here.
-"""
+"""The one evaluation of free runs: which of them diverge, how far the others are from data, which are trapped."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,12 +59,9 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class FreeRunEvaluation:
-    """Free runs of one model beside their target; arrays hold the runs that did not diverge.
+    """Free runs of one model beside their target, in its units; arrays hold the runs that did not diverge.
 
-    Attributes:
-        observations: In the units of the target.
-        states: Latent ones.
-        diverged_at: Of all runs, the step at which each diverged; 0 if it did not.
+    Only `diverged_at` has all runs: the step at which each diverged, 0 if it did not.
     """
 
     model: StateSpaceModel
@@ -117,7 +110,7 @@ def evaluate_free_runs(
     """Run a model freely from observations and compare the runs with a target.
 
     Args:
-        starts: Observations, standardised, or in data units if there is a `scaler`.
+        starts: Observations, standardised, or in data units if there is a `scaler`; runs are in the same units.
         num_steps, transient: Steps that are compared, and those before them; divergence counts in both.
         key, core_key: For the noise of the shell, which None turns off, and for that inside the core.
     """

@@ -4,7 +4,7 @@ Batch filter, smoother, forecasts, certificate and online filter all call `advan
 For plausible readings and a belief that is not lost it is the recursion of training, and nothing else.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,9 @@ class Gate(NamedTuple):
     """Which readings are believed: the validation gate of target tracking (Bar-Shalom et al. 2001, section 2.3).
 
     Attributes:
-        threshold: A reading with v_i^2 / Omega_ii beyond it is rejected; infinite: only absurd readings are.
-        patience: After so many rejections of a coordinate in a row its next reading is believed: then it is more likely
-            that the belief is wrong.
+        threshold: A reading with v_i^2 / Omega_ii beyond it is rejected.
+        patience: After so many rejections of a coordinate in a row the belief is more likely to be wrong, and its next
+            reading is believed.
     """
 
     threshold: Float[Array, ""]
@@ -41,35 +41,12 @@ class Gate(NamedTuple):
 class Track(NamedTuple):
     """The state that the filter carries from row to row.
 
-    Attributes:
-        started: Whether a first row was seen; it anchors the belief and is not scored.
-        rejections: How often in a row each coordinate was rejected.
+    The first row anchors the belief and is not scored; `rejections` count how often in a row a coordinate was rejected.
     """
 
     belief: Belief
     started: Bool[Array, " W"]
     rejections: Int[Array, "W N"]
-
-
-class Assimilation(NamedTuple):
-    """Everything that one row does to a batch of tracks.
-
-    Attributes:
-        previous: The belief before this row.
-        step: What the recursion computed.
-        belief: The belief after this row: that of the step, or a restart.
-        accepted, rejected: Which entries were used, and which were read but not believed.
-        restarted: Whether the belief starts again at this row: the first one, or after the belief was lost.
-        fault: Index in `recursion.QUANTITIES`: what was not finite, if that is why.
-    """
-
-    previous: Belief
-    step: Step
-    belief: Belief
-    accepted: Bool[Array, "W N"]
-    rejected: Bool[Array, "W N"]
-    restarted: Bool[Array, " W"]
-    fault: Int[Array, " W"]
 
 
 class Row(NamedTuple):
@@ -82,7 +59,9 @@ class Row(NamedTuple):
         reading_mean, reading_std: Of the reading x = B z + noise given those before it; NaN at a (re)start.
         nll: -log p of the accepted entries given all earlier ones; NaN at a (re)start.
         nis: v' Omega^-1 v, with as many degrees of freedom as entries were accepted; NaN at a (re)start.
-        accepted, rejected, restarted, fault: As in `Assimilation`.
+        accepted, rejected: Which entries were used, and which were read but not believed.
+        restarted: Whether the belief starts again at this row: the first one, or after the belief was lost.
+        fault: Index in `recursion.QUANTITIES`: what was not finite, if that is why.
     """
 
     state_mean: Float[Array, "W M"]
@@ -104,9 +83,7 @@ class Row(NamedTuple):
 def make_gate(quantile: float | None = None, patience: int = 10) -> Gate:
     """Reject a reading if v_i^2 / Omega_ii exceeds this quantile of chi-square with one degree of freedom.
 
-    Args:
-        quantile: Such as 0.9999, one good reading in ten thousand lost; None: reject only absurd readings.
-        patience: Rejections in a row after which a coordinate is believed again.
+    Without a quantile only absurd readings are rejected; with 0.9999, one good reading in ten thousand is lost.
 
     >>> round(float(make_gate(0.95).threshold), 3)
     3.841
@@ -142,11 +119,9 @@ def signal_variance(observation: ObservationMap, covariance: Float[Array, "W M M
     return variances(observation.columns(observation.rows(covariance)))
 
 
-def choose(
-    condition: Bool[Array, " W"], yes: Float[Array, "W ..."], no: Float[Array, "W ..."]
-) -> Float[Array, "W ..."]:
-    """Apply `where` along the batch axis."""
-    return jnp.where(condition.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
+def choose(condition: Bool[Array, " W"], yes: Any, no: Any) -> Any:
+    """Apply `where` along the batch axis of all arrays in two trees."""
+    return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b), yes, no)
 
 
 def advance(
@@ -156,8 +131,8 @@ def advance(
     track: Track,
     x: Float[Array, "W N"],
     noise: Float[Array, "W K"] | None = None,
-) -> tuple[Track, Assimilation]:
-    """Filter one row of readings for a batch of tracks; NaN is missing.
+) -> tuple[Track, Row, Step]:
+    """Filter one row of readings for a batch of tracks; NaN is missing. Compilation drops what is not used of it.
 
     The first row anchors the belief. The belief restarts in the same way when it is lost: a quantity is not finite, or
     nothing is read and the prediction is ten times as wide as data and noise (an EKF covariance grows as exp(2 lambda
@@ -189,21 +164,13 @@ def advance(
         widest = LOST**2 * (1.0 + signal_variance(observation, jnp.diag(Gamma)) + Lambda)
         adrift = jnp.any(predicted_signal > widest, axis=1) & ~jnp.any(accepted, axis=1)
         restarted = ~track.started | (fault > 0) | adrift
-        belief = jax.tree.map(lambda a, b: choose(restarted, a, b), anchor(model, x, accepted), now.filtered)
+        belief = choose(restarted, anchor(model, x, accepted), now.filtered)
     rejections = jnp.where(present, jnp.where(accepted, 0, track.rejections + 1), track.rejections)
-    after = Track(belief, jnp.ones_like(track.started), rejections)
-    return after, Assimilation(track.belief, now, belief, accepted, present & ~accepted, restarted, fault)
-
-
-def summarise(model: StateSpaceModel, now: Assimilation) -> Row:
-    """Compute the moments of a row that was filtered."""
-    observation, predicted, belief = model.observation, now.step.predicted, now.belief
-    reading_variance = signal_variance(observation, predicted.covariance) + model.shell.observation_variance()
 
     def scored(value: Array) -> Array:
-        return choose(now.restarted, jnp.full_like(value, jnp.nan), value)
+        return choose(restarted, jnp.full_like(value, jnp.nan), value)
 
-    return Row(
+    row = Row(
         state_mean=belief.mean,
         state_std=jnp.sqrt(variances(belief.covariance)),
         predicted_state_mean=scored(predicted.mean),
@@ -211,11 +178,12 @@ def summarise(model: StateSpaceModel, now: Assimilation) -> Row:
         signal_mean=observation.observe(belief.mean),
         signal_std=jnp.sqrt(signal_variance(observation, belief.covariance)),
         reading_mean=scored(observation.observe(predicted.mean)),
-        reading_std=scored(jnp.sqrt(reading_variance)),
-        nll=scored(now.step.innovation.nll),
-        nis=scored(jnp.sum(now.step.innovation.whitened**2, axis=1)),
-        accepted=now.accepted,
-        rejected=now.rejected,
-        restarted=now.restarted,
-        fault=now.fault,
+        reading_std=scored(jnp.sqrt(predicted_signal + Lambda)),
+        nll=scored(now.innovation.nll),
+        nis=scored(jnp.sum(now.innovation.whitened**2, axis=1)),
+        accepted=accepted,
+        rejected=present & ~accepted,
+        restarted=restarted,
+        fault=fault,
     )
+    return Track(belief, jnp.ones_like(track.started), rejections), row, now

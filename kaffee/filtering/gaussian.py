@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from kaffee.model.core import Covariances, States
 from kaffee.model.observation import ObservationMap
 
 # Share of itself by which every diagonal entry of S grows. S is computed as J P J' + ..., whose rounding error scales
@@ -23,28 +24,24 @@ from kaffee.model.observation import ObservationMap
 # cost precise channels beside noisy ones 0.56 nats per step at a ratio of 1000 between standard deviations.
 _RELATIVE_JITTER = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 1e-3}
 
+Readings = Float[Array, "W N"]
+Seen = Bool[Array, "W N"]
+Variances = Float[Array, " N"]
+
 
 class Belief(NamedTuple):
     """A batch of Gaussian beliefs N(mean, covariance)."""
 
-    mean: Float[Array, "W M"]
-    covariance: Float[Array, "W M M"]
+    mean: States
+    covariance: Covariances
 
 
 class Innovation(NamedTuple):
-    """The comparison of one observation with a predicted belief.
+    """The comparison of an observation with a predicted belief: v (0 where missing), L^-1, y, C and -log p(x)."""
 
-    Attributes:
-        residual: v = x - B z, zero where missing.
-        inverse_factor: L^-1 of the innovation covariance.
-        whitened: y = L^-1 v.
-        projected: C = L^-1 B P.
-        nll: -log p(x) of the observed entries.
-    """
-
-    residual: Float[Array, "W N"]
+    residual: Readings
     inverse_factor: Float[Array, "W N N"]
-    whitened: Float[Array, "W N"]
+    whitened: Readings
     projected: Float[Array, "W N M"]
     nll: Float[Array, " W"]
 
@@ -55,10 +52,7 @@ def relative_jitter(dtype: Any) -> float:
 
 
 def innovation_covariance(
-    covariance: Float[Array, "W M M"],
-    present: Float[Array, "W N"],
-    observation: ObservationMap,
-    observation_variance: Float[Array, " N"],
+    covariance: Covariances, present: Readings, observation: ObservationMap, observation_variance: Variances
 ) -> tuple[Float[Array, "W N M"], Float[Array, "W N N"]]:
     """Compute B P and Omega, with missing rows masked and the scaled jitter added (Eq. kf_innovation_cov)."""
     BP = present[:, :, None] * observation.rows(covariance)
@@ -70,11 +64,7 @@ def innovation_covariance(
 
 
 def innovate(
-    belief: Belief,
-    x: Float[Array, "W N"],
-    mask: Bool[Array, "W N"],
-    observation: ObservationMap,
-    observation_variance: Float[Array, " N"],
+    belief: Belief, x: Readings, mask: Seen, observation: ObservationMap, observation_variance: Variances
 ) -> Innovation:
     """Compare a predicted belief with an observation."""
     present = mask.astype(belief.mean.dtype)

@@ -1,7 +1,6 @@
 """Innovation and open-loop NLL (Eq. filtered_likelihood, appendices B.2 and C.2), and a self-test of its gradient."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -24,12 +23,7 @@ GRADIENT_TOLERANCE = 1e-9
 
 
 class Score(NamedTuple):
-    """The value of an objective on a batch of windows.
-
-    Attributes:
-        loss: Mean NLL per scored, observed entry; 1/(|B| L N) sum l_t on complete data.
-        faults: (T, W) indices in `recursion.QUANTITIES`, 0 where all is finite.
-    """
+    """Mean NLL per scored, observed entry of a batch of windows, and fault codes (indices in `QUANTITIES`)."""
 
     loss: Float[Array, ""]
     faults: Int[Array, "T W"]
@@ -50,8 +44,7 @@ def initial_belief(
         certain: Build N(mean, 0) instead: the mean is taken for the state (appendix A.2).
     """
     Gamma = jnp.diag(model.shell.process_variance())
-    Gamma = jnp.zeros_like(Gamma) if certain else Gamma
-    covariance = jnp.broadcast_to(Gamma, (mean.shape[0], *Gamma.shape))
+    covariance = jnp.broadcast_to(jnp.zeros_like(Gamma) if certain else Gamma, (mean.shape[0], *Gamma.shape))
     if anchored is not None:
         covariance = covariance + model.observation.spread(1.0 - anchored.astype(mean.dtype))
     return Belief(mean, covariance)
@@ -62,31 +55,24 @@ def dynamics_of(model: StateSpaceModel, initial: Belief) -> Dynamics:
     return Dynamics(model.core, model.shell.process_variance(), model.shell.observation_variance(), initial)
 
 
-def run_terms(
+def _run_terms(
     model: StateSpaceModel,
     initial: Belief,
     observations: Observations,
     recursion: Recursion,
-    *,
-    gradient: Gradient = "adjoint",
-    segment: int | None = None,
+    gradient: Gradient,
+    segment: int | None,
 ) -> Terms:
-    """Compute the NLL terms of a batch of windows.
+    """Compute the NLL terms of a batch of windows, all at once or in segments (see `window_nll`)."""
 
-    Args:
-        segment: Keep the belief only every `segment` steps and recompute the rest in the backward pass: memory
-            O(T / segment + segment) instead of O(T). Must divide the number of steps.
-    """
-    if gradient == "adjoint":
-        observations = observations._replace(observation=jax.lax.stop_gradient(observations.observation))
-        run: Callable[[Dynamics, Recursion, Observations], Terms] = adjoint_terms
-    else:
-
-        def run(dynamics: Dynamics, recursion: Recursion, observations: Observations) -> Terms:
-            return scan_terms(recursion, dynamics, observations)
+    def run(belief: Belief, part: Observations) -> Terms:
+        dynamics = dynamics_of(model, belief)
+        if gradient == "adjoint":
+            return adjoint_terms(dynamics, recursion, part)
+        return scan_terms(recursion, dynamics, part)
 
     if segment is None:
-        return run(dynamics_of(model, initial), recursion, observations)
+        return run(initial, observations)
     num_steps = observations.x.shape[0]
     if num_steps % segment:
         raise ConfigError(f"segment = {segment} does not divide the window of {num_steps} steps.")
@@ -94,8 +80,7 @@ def run_terms(
     @jax.checkpoint
     def one(belief: Belief, part: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
         x, mask, noise = part
-        chunk = Observations(x, mask, observations.observation, noise)
-        terms = run(dynamics_of(model, belief), recursion, chunk)
+        terms = run(belief, Observations(x, mask, observations.observation, noise))
         return terms.final, (terms.nll, terms.faults)
 
     parts = jax.tree.map(
@@ -129,6 +114,8 @@ def window_nll(
         start: Latent states zbar_{t0}; the embedding of the first row by default.
         certain_start: Begin with covariance 0 instead of Gamma, as if the start were the state (appendix A.2).
         gradient: "adjoint" is hand-derived and does not reach B nor the data; "autodiff" reaches everything.
+        segment: Keep the belief only every `segment` steps and recompute the rest in the backward pass: memory
+            O(T / segment + segment) instead of O(T). Must divide the number of steps.
         key: Random key of the core's internal noise, one realisation per window and step; None: no noise.
     """
     if not 0 <= burn_in < x.shape[1] - 1:
@@ -148,7 +135,7 @@ def window_nll(
     noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], start.dtype)
     observations = observations_of(x[:, 1:], mask[:, 1:], anchor, noise)
     initial = initial_belief(model, start, anchored=first_mask, certain=certain_start)
-    terms = run_terms(model, initial, observations, recursion, gradient=gradient, segment=segment)
+    terms = _run_terms(model, initial, observations, recursion, gradient, segment)
     # Per observed entry, so that missing data do not change the scale; the paper's |B| L N on complete data.
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)
     return Score(jnp.sum(terms.nll[burn_in:]) / jnp.maximum(count, 1.0), terms.faults)
@@ -190,21 +177,12 @@ CORE_COLLAPSE = Method("open_loop", transport=True, train_core=True)
 NOISE_MASKING = Method("open_loop", transport=False, train_core=True)
 FROZEN_CORE = Method("filtered", transport=True, train_core=False)
 
-METHODS: dict[str, Method] = {
-    "kaffee": KAFFEE,
-    "blind": BLIND,
-    "core_collapse": CORE_COLLAPSE,
-    "noise_masking": NOISE_MASKING,
-    "frozen_core": FROZEN_CORE,
-}
+_NAMES = ("kaffee", "blind", "core_collapse", "noise_masking", "frozen_core")
+METHODS = dict(zip(_NAMES, (KAFFEE, BLIND, CORE_COLLAPSE, NOISE_MASKING, FROZEN_CORE), strict=True))
 
 
 def get_method(name: str) -> Method:
-    """Look up a method by name.
-
-    >>> get_method("blind").transport
-    False
-    """
+    """Look up a method by name."""
     try:
         return METHODS[name.lower().replace("-", "_")]
     except KeyError:
@@ -236,29 +214,23 @@ def _gradient_error() -> float:
 
 def _gradient_seconds() -> float:
     """Time one value and gradient at the paper's Lorenz-96 size; median of five."""
-    problem = _problem(100, 20, 16, 40, jnp.float32)
-    run = _value_and_gradient("adjoint")
-    jax.block_until_ready(run(*problem))
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
+    problem, run, times = _problem(100, 20, 16, 40, jnp.float32), _value_and_gradient("adjoint"), []
+    for _ in range(6):  # the first compiles
         jax.block_until_ready(run(*problem))
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))
+        times.append(time.perf_counter())
+    return float(np.median(np.diff(times)))
 
 
 def examine_installation() -> tuple[dict[str, Any], list[str]]:
     """Collect facts about this installation (exactness and speed of the gradient), and its problems."""
-    error, seconds = _gradient_error(), _gradient_seconds()
+    error = _gradient_error()
     facts = {
         **versions(),
         **machine(),
         "devices": ", ".join(str(device) for device in jax.devices()),
         "64-bit mode": bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         "gradient error (float64)": error,
-        "KAFFEE gradient, M=100, N=20, 16 x 40 (s)": seconds,
+        "KAFFEE gradient, M=100, N=20, 16 x 40 (s)": _gradient_seconds(),
     }
-    problems = []
-    if not error < GRADIENT_TOLERANCE:
-        problems.append(f"the hand-derived gradient differs from automatic differentiation by {error:.1e}")
-    return facts, problems
+    problem = f"the hand-derived gradient differs from automatic differentiation by {error:.1e}"
+    return facts, [] if error < GRADIENT_TOLERANCE else [problem]

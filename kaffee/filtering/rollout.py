@@ -14,16 +14,11 @@ from kaffee.model.statespace import StateSpaceModel
 
 # Standardised attractors live within a few units; a state beyond this has left for good.
 DIVERGENCE_BOUND = 1e3
+_Pair = tuple[Array, Array]
 
 
 class Rollout(NamedTuple):
-    """A batch of free runs.
-
-    Attributes:
-        states: Latent states after each step.
-        observations: B z, plus Lambda noise where the shell is on.
-        diverged_at: First step (from 1) at which a state was non-finite or beyond the bound; 0 if it never was.
-    """
+    """A batch of free runs; `diverged_at` is the first step (from 1) at which a state was beyond the bound, or 0."""
 
     states: Float[Array, "S T M"]
     observations: Float[Array, "S T N"]
@@ -51,9 +46,7 @@ def free_run(
     """
     model = model.exact()
 
-    def body(
-        carry: tuple[Array, Array], now: tuple[Array, Array | None]
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def body(carry: _Pair, now: tuple[Array, Array | None]) -> tuple[_Pair, _Pair]:
         (z, diverged_at), (t, eps) = carry, now
         z, x = _propagate(model, z, eps, None if key is None else jax.random.fold_in(key, t))
         away = ~(jnp.max(jnp.abs(z), axis=1) < bound)
@@ -84,35 +77,30 @@ def forecast_ensemble(
     """Sample the observations of the `num_steps` after each start, standardised, in `num_members` trajectories.
 
     Every member draws process noise at each step and observation noise on its output, so that the ensemble's spread is
-    that of a future observation.
-
-    Args:
-        start: Latent states (all members start there, as in the paper), or beliefs from which each member draws.
-        observation_noise: Without it the spread is that of the signal B z, not of a reading of it.
+    that of a future reading; without `observation_noise` that of the signal B z. All members start at the same latent
+    states, as in the paper, or each draws its own from beliefs.
     """
     model = model.exact()
     key_start, key_path = jax.random.split(key)
     if isinstance(start, Belief):
-        z = _sample_belief(start, num_members, key=key_start)
+        # A root made of eigenvalues tolerates rounding below zero.
+        values, vectors = jnp.linalg.eigh(start.covariance)
+        root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
+        noise = jax.random.normal(key_start, (num_members, *start.mean.shape), start.mean.dtype)
+        z = start.mean + jnp.einsum("sij,ksj->ksi", root, noise)
     else:
         z = jnp.broadcast_to(start, (num_members, *start.shape))
-    members_and_starts = z.shape[:2]
 
     def body(z: Array, key: Any) -> tuple[Array, Array]:
         eps = _draw_noise(model.core, jax.random.fold_in(key, 2), z)
         return _propagate(model, z, eps, key, observation_noise=observation_noise)
 
     _, xs = jax.lax.scan(body, z.reshape(-1, z.shape[2]), jax.random.split(key_path, num_steps))
-    return jnp.moveaxis(xs.reshape(num_steps, *members_and_starts, -1), 0, 2)
+    return jnp.moveaxis(xs.reshape(num_steps, *z.shape[:2], -1), 0, 2)
 
 
 def _propagate(
-    model: StateSpaceModel,
-    z: Float[Array, "S M"],
-    eps: Float[Array, "S K"] | None,
-    key: Key[Array, ""] | None,
-    *,
-    observation_noise: bool = True,
+    model: StateSpaceModel, z: Array, eps: Array | None, key: Key[Array, ""] | None, *, observation_noise: bool = True
 ) -> tuple[Float[Array, "S M"], Float[Array, "S N"]]:
     """Take one step: z' = F(z) + process noise, x = B z' + observation noise; no noise without a key."""
     z = (model.core if eps is None else model.core.with_noise(eps)).predict_mean(z)
@@ -121,23 +109,15 @@ def _propagate(
     key_process, key_observation = jax.random.split(key)
     z = z + jnp.sqrt(model.shell.process_variance()) * jax.random.normal(key_process, z.shape, z.dtype)
     x = model.observation.observe(z)
-    if not observation_noise:
-        return z, x
-    noise = jax.random.normal(key_observation, x.shape, x.dtype)
-    return z, x + jnp.sqrt(model.shell.observation_variance()) * noise
+    if observation_noise:
+        noise = jax.random.normal(key_observation, x.shape, x.dtype)
+        x = x + jnp.sqrt(model.shell.observation_variance()) * noise
+    return z, x
 
 
 def _draw_noise(core: Core, key: Key[Array, ""], z: Float[Array, "S M"]) -> Float[Array, "S K"] | None:
     """Draw the noise inside the core, if it has any."""
     return jax.random.normal(key, (z.shape[0], core.noise_dim), z.dtype) if core.noise_dim else None
-
-
-def _sample_belief(belief: Belief, num_members: int, *, key: Key[Array, ""]) -> Float[Array, "K S M"]:
-    """Draw from N(mean, covariance); a root made of eigenvalues tolerates rounding below zero."""
-    values, vectors = jnp.linalg.eigh(belief.covariance)
-    root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
-    noise = jax.random.normal(key, (num_members, *belief.mean.shape), belief.mean.dtype)
-    return belief.mean + jnp.einsum("sij,ksj->ksi", root, noise)
 
 
 def core_key_of(core: Core, seed: int) -> Key[Array, ""] | None:
@@ -147,20 +127,12 @@ def core_key_of(core: Core, seed: int) -> Key[Array, ""] | None:
 
 
 def mask_diverged(values: Float[np.ndarray, "*batch T N"]) -> Bool[np.ndarray, "*batch T"]:
-    """Mark every step of standardised runs from the first one that is non-finite or beyond the bound.
-
-    >>> mask_diverged(np.array([[1.0], [2e3], [0.0]])).tolist()
-    [False, True, True]
-    """
+    """Mark every step of standardised runs from the first one that is non-finite or beyond the bound."""
     return np.logical_or.accumulate(~(np.abs(values) < DIVERGENCE_BOUND).all(axis=-1), axis=-1)
 
 
 def describe_divergence(diverged_at: Int[Array, " S"]) -> str:
-    """Say how many runs left the attractor, and when first.
-
-    >>> describe_divergence(jnp.array([0, 17]))
-    '1 of 2 rollouts diverged, the first at step 17'
-    """
+    """Say how many runs left the attractor, and when first."""
     steps = np.asarray(diverged_at)
     bad = steps[steps > 0]
     if bad.size == 0:

@@ -1,7 +1,6 @@
 """The backward pass: a Rauch-Tung-Striebel smoother around the linearisations of the filter."""
 
 from math import isqrt
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,45 +13,44 @@ from kaffee.filtering.gaussian import Belief, relative_jitter
 from kaffee.filtering.recursion import Recursion, predict
 from kaffee.model.statespace import StateSpaceModel
 
-
-class _SmoothedRow(NamedTuple):
-    """Moments given all readings of the recording, in standardised coordinates: of the state z and the signal B z."""
-
-    state_mean: Float[Array, "T R M"]
-    state_std: Float[Array, "T R M"]
-    signal_mean: Float[Array, "T R N"]
-    signal_std: Float[Array, "T R N"]
+# Mean and standard deviation of the state z, then of the signal B z; standardised.
+_Moments = tuple[
+    Float[Array, "*rows R M"], Float[Array, "*rows R M"], Float[Array, "*rows R N"], Float[Array, "*rows R N"]
+]
 
 
 @eqx.filter_jit
 def smooth_rows(
     model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], lengths: Int[Array, " R"]
-) -> _SmoothedRow:
-    """Smooth every row of every recording given all of it.
+) -> _Moments:
+    """Compute mean and std of state z and signal B z at every row, given all readings of its recording.
 
     Beliefs are kept at the start of segments only and recomputed within each on the way back: memory O(sqrt(T) M^2)
     for twice the filter's time. Nothing flows back over a restart, nor from the rows that fill up short recordings.
     """
-    segments = _cut_into_segments(x)
-    K, S = segments.shape[:2]
+    # About sqrt(T) segments of equal length; missing rows fill up the last one.
+    S = isqrt(len(x) - 1) + 1
+    filled = jnp.pad(x, ((0, -len(x) % S), (0, 0), (0, 0)), constant_values=jnp.nan)
+    segments = filled.reshape(-1, S, *x.shape[1:])
+    K = len(segments)
     numbers = jnp.arange(K * S).reshape(K, S)
 
     def forward(track: Track, row: Array) -> tuple[Track, tuple[Belief, Bool[Array, " R"]]]:
-        after, now = advance(model, recursion, make_gate(), track, row)
-        return after, (now.previous, now.restarted)
+        after, now, _ = advance(model, recursion, make_gate(), track, row)
+        return after, (track.belief, now.restarted)
 
-    def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, _SmoothedRow]:
+    def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, _Moments]:
         earlier, restarted, number = inputs
         smoothed = _smooth_back(model, recursion, earlier, later)
         finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(variances(smoothed.covariance), axis=1))
         connected = ~restarted & (number < lengths) & finite
-        belief = jax.tree.map(lambda a, b: choose(connected, a, b), smoothed, earlier)
+        belief = choose(connected, smoothed, earlier)
         return belief, _moments(model, belief)
 
     def start_segment(track: Track, rows: Array) -> tuple[Track, Track]:
         return lax.scan(forward, track, rows)[0], track
 
-    def smooth_segment(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, _SmoothedRow]:
+    def smooth_segment(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, _Moments]:
         track, rows, number = inputs
         before = lax.scan(forward, track, rows)[1]
         return lax.scan(backward, later, (*before, number), reverse=True)
@@ -89,19 +87,7 @@ def _smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief,
     return Belief(mean, 0.5 * (covariance + covariance.mT))
 
 
-def _cut_into_segments(x: Float[Array, "T R N"]) -> Float[Array, "K S R N"]:
-    """Cut into about sqrt(T) segments of equal length; missing rows fill up the last one."""
-    T = x.shape[0]
-    S = isqrt(T - 1) + 1
-    K = -(-T // S)
-    filled = jnp.pad(x, ((0, K * S - T), (0, 0), (0, 0)), constant_values=jnp.nan)
-    return filled.reshape(K, S, *x.shape[1:])
-
-
-def _moments(model: StateSpaceModel, belief: Belief) -> _SmoothedRow:
-    return _SmoothedRow(
-        state_mean=belief.mean,
-        state_std=jnp.sqrt(variances(belief.covariance)),
-        signal_mean=model.observation.observe(belief.mean),
-        signal_std=jnp.sqrt(signal_variance(model.observation, belief.covariance)),
-    )
+def _moments(model: StateSpaceModel, belief: Belief) -> _Moments:
+    mean, covariance = belief
+    signal_std = jnp.sqrt(signal_variance(model.observation, covariance))
+    return mean, jnp.sqrt(variances(covariance)), model.observation.observe(mean), signal_std

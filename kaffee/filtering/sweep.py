@@ -11,24 +11,22 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.data.series import Series
 from kaffee.data.windows import padded
-from kaffee.filtering.gated import Assimilation, Gate, Track, advance, anchor, new_track, summarise
+from kaffee.filtering.gated import Gate, Row, Track, advance, anchor, new_track
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.recursion import Outcome, Recursion, core_noise, locate_fault, outcome_of
+from kaffee.filtering.recursion import Outcome, Recursion, Step, core_noise, locate_fault, outcome_of
 from kaffee.model.statespace import StateSpaceModel
 
 
-class Sweep(NamedTuple):
-    """What a sweep kept.
-
-    Attributes:
-        rows: What `keep` returned at every row, as arrays (T, R, ...).
-        beliefs: The beliefs after the rows `starts`, in their order.
-        final: The beliefs after the last row.
-    """
+class _Sweep(NamedTuple):
+    """What `keep` returned at every row, (T, R, ...), the beliefs after the rows `starts`, and after the last row."""
 
     rows: Any
     beliefs: Belief
     final: Belief
+
+
+def _keep_row(track: Track, row: Row, step: Step) -> Row:
+    return row
 
 
 @eqx.filter_jit
@@ -38,20 +36,19 @@ def sweep(
     x: Float[Array, "T R N"],
     *,
     gate: Gate | None,
-    keep: Callable[[StateSpaceModel, Assimilation], Any] | None = summarise,
+    keep: Callable[[Track, Row, Step], Any] | None = _keep_row,
     starts: tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]] | None = None,
     initial: Belief | None = None,
     noise: Float[Array, "T R K"] | None = None,
-) -> Sweep:
+) -> _Sweep:
     """Filter recordings side by side; NaN is missing.
 
     Args:
         x: Standardised readings, time first.
         gate: Which readings are believed, see `advance`; None for the bare recursion without gate and restarts.
-        keep: What to keep of every row; the program is compiled again for each function.
+        keep: What to keep of every row, by default its moments; the program is compiled again for each function.
         starts: Recording and row of beliefs to keep.
         initial: The beliefs before the first row; without them the first row anchors the belief, which takes a gate.
-        noise: The realisation of the core's internal noise.
     """
     T, R, _ = x.shape
     recordings, rows = (jnp.zeros(0, jnp.int32),) * 2 if starts is None else map(jnp.asarray, starts)
@@ -63,17 +60,15 @@ def sweep(
     if initial is not None:
         track = Track(initial, jnp.ones_like(track.started), track.rejections)
 
-    def body(
-        carry: tuple[Track, Belief], inputs: tuple[Array, Array, Array | None]
-    ) -> tuple[tuple[Track, Belief], Any]:
-        (track, beliefs), (row, slot, eps) = carry, inputs
-        track, now = advance(model, recursion, gate, track, row, eps)
+    def body(carry: tuple[Track, Belief], inputs: Any) -> tuple[tuple[Track, Belief], Any]:
+        (track, beliefs), (readings, slot, eps) = carry, inputs
+        track, row, step = advance(model, recursion, gate, track, readings, eps)
         if count:
             beliefs = jax.tree.map(lambda a, b: a.at[slot].set(b, mode="drop"), beliefs, track.belief)
-        return (track, beliefs), None if keep is None else keep(model, now)
+        return (track, beliefs), None if keep is None else keep(track, row, step)
 
     (track, beliefs), kept = jax.lax.scan(body, (track, none_yet), (x, slots, noise))
-    return Sweep(kept, beliefs, track.belief)
+    return _Sweep(kept, beliefs, track.belief)
 
 
 def batch_recordings(series: Series, dtype: jnp.dtype) -> Float[Array, "T R N"]:
@@ -98,8 +93,6 @@ class Filtered(NamedTuple):
         innovations: x - B z_{t|t-1}, 0 where missing.
         nis: v' Omega^-1 v, which has as many degrees of freedom as entries were observed.
         nll: -log p(x_t | x_{<t}) of the observed entries.
-        faults: Indices in `recursion.QUANTITIES`.
-        final: The last belief, to go on from.
     """
 
     mean: Float[Array, "R T M"]
@@ -137,20 +130,11 @@ def run_filter(
     if initial is None:
         initial, rows = anchor(model, x[:, 0], mask[:, 0]), rows[1:]
     noise = core_noise(model.core, key, len(rows), len(x), model.dtype)
-    swept = sweep(model, recursion or Recursion(), rows, gate=None, keep=_moments, initial=initial, noise=noise)
-    return Filtered(**{name: jnp.swapaxes(swept.rows[name], 0, 1) for name in swept.rows}, final=swept.final)
+    swept = sweep(model, recursion or Recursion(), rows, gate=None, keep=_keep_residual, initial=initial, noise=noise)
+    row, v = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), swept.rows)
+    observed = (row.signal_std, row.reading_mean, row.reading_std, v, row.nis, row.nll, row.fault)
+    return Filtered(row.state_mean, row.state_std, *observed, swept.final)
 
 
-def _moments(model: StateSpaceModel, now: Assimilation) -> dict[str, Array]:
-    row = summarise(model, now)
-    return {
-        "mean": row.state_mean,
-        "std": row.state_std,
-        "signal_std": row.signal_std,
-        "predicted_mean": row.reading_mean,
-        "predicted_std": row.reading_std,
-        "innovations": now.step.innovation.residual,
-        "nis": row.nis,
-        "nll": row.nll,
-        "faults": row.fault,
-    }
+def _keep_residual(track: Track, row: Row, step: Step) -> tuple[Row, Array]:
+    return row, step.innovation.residual

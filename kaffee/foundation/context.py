@@ -17,8 +17,7 @@ from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
 from kaffee.model.core import Core
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import as_core
 from kaffee.training.adaptation import Adaptation
 from kaffee.training.forcing import Forcing

@@ -30,7 +30,6 @@ def forecast(
     """Filter each recording, draw states from its last belief and let the surrogate run, process noise and all.
 
     Args:
-        num_steps: Steps to forecast.
         at: Start after the row at this time instead of the last one; later rows are not used. Without a time column
             the first row is at time 0. Recordings that do not cover it are left out.
         members: Size of the ensemble, for each recording.
@@ -119,7 +118,6 @@ def simulate(
             with the moments of the training data.
         runs: How many, if `start` does not say so.
         transient: Steps before the first that is kept.
-        seed: Of everything random.
     """
     num_steps, runs = check_count("num_steps", num_steps, 1), check_count("runs", runs, 1)
     transient, seed = check_count("transient", transient, 0), check_count("seed", seed, 0)
@@ -128,15 +126,14 @@ def simulate(
     if start is None:
         first = jax.random.normal(key_start, (runs, model.num_observed), model.dtype)
     else:
-        first = jnp.asarray(scaler.transform(_check_start(start, model.num_observed)), model.dtype)
-    run = free_run(
-        model,
-        model.embed(first),
-        num_steps,
-        key=key_shell if shell else None,
-        core_key=key_core if core_noise else None,
-        transient=transient,
-    )
+        rows, N = np.atleast_2d(np.asarray(start, np.float64)), model.num_observed
+        if rows.ndim != 2 or rows.shape[1] != N or not np.isfinite(rows).all():
+            raise DataError(
+                f"start has shape {np.shape(start)}; it must be ({N},), or one row of {N} finite numbers for each run."
+            )
+        first = jnp.asarray(scaler.transform(rows), model.dtype)
+    key, core_key = key_shell if shell else None, key_core if core_noise else None
+    run = free_run(model, model.embed(first), num_steps, key=key, core_key=core_key, transient=transient)
     values, diverged_at = scaler.inverse(np.asarray(run.observations, np.float64)), np.asarray(run.diverged_at)
     for run_values, step in zip(values, diverged_at, strict=True):
         if step:
@@ -157,12 +154,3 @@ def simulate(
         "divergence": describe_divergence(run.diverged_at),
     }
     return Estimates(tuple(estimates), "free run", facts)
-
-
-def _check_start(start: Float[np.ndarray, "S N"], N: int) -> Float[np.ndarray, "S N"]:
-    rows = np.atleast_2d(np.asarray(start, np.float64))
-    if rows.ndim != 2 or rows.shape[1] != N or not np.isfinite(rows).all():
-        raise DataError(
-            f"start has shape {np.shape(start)}; it must be ({N},), or one row of {N} finite numbers for each run."
-        )
-    return rows

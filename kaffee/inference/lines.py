@@ -16,12 +16,12 @@ from kaffee.filtering.recursion import QUANTITIES
 from kaffee.inference.matching import STEP_TOLERANCE
 from kaffee.inference.results import Estimate, check_levels, quantile_name
 
+# Steps without a line that are filled in; after more of them nothing is left of what was known.
 MOST_SKIPPED = 10_000
-"""Steps without a line that are filled in; after more of them nothing is left of what was known."""
+# Steps by which a time may be off, as in recordings; a clock that runs a little fast or slow adds to it.
 JITTER = 0.05
-"""Steps by which a time may be off, as in recordings; a clock that runs a little fast or slow adds to it."""
+# Significant digits that bring every number of a type back.
 DIGITS = {"float32": 9, "float64": 17}
-"""Significant digits that bring every number of a type back."""
 
 
 class BrokenLine(Exception):
@@ -29,13 +29,9 @@ class BrokenLine(Exception):
 
 
 class Reading(NamedTuple):
-    """What a line says.
+    """What a line says: values in the order of the model's columns (None: no step), the time as it came, what is wrong.
 
-    Attributes:
-        values: In the order of the model's columns, NaN where missing; None if the line is no step.
-        time: As it came, if the line has one.
-        error: What is wrong with the line, if anything.
-        skipped: Steps before this one that no line came for.
+    `skipped` counts the steps before this one that no line came for.
     """
 
     values: list[float] | None
@@ -63,11 +59,7 @@ class LineReader:
         self._time: int | None = None
 
     def is_header(self, line: str) -> bool:
-        """Take the first line as a header if it names a column of the model.
-
-        Raises:
-            DataError: if it names some of them, but not all.
-        """
+        """Take the first line as a header if it names a column of the model; it must then name all."""
         cells = [cell.strip('"') for cell in _split(line)]
         missing = [name for name in self.columns if name not in cells]
         if len(missing) == len(self.columns) or line.lstrip()[:1] in ("{", "["):
@@ -169,11 +161,7 @@ class Clock:
     """Counts the model's steps between the times of lines; a reading without a time is one step.
 
     A time that does not fit breaks its line and is remembered: if the next one fits to it, the clock was reset.
-
-    Args:
-        step: Time of one step; None: all lines are one step each, whatever their times are.
-        time: The last time of a line, if any.
-        steps_since_time: Steps that were taken since then.
+    Without the time of a step, all lines are one step each, whatever their times are.
     """
 
     def __init__(self, step: float | None, time: float | None = None, steps_since_time: int = 0) -> None:
@@ -193,8 +181,7 @@ class Clock:
     def count_skipped(self, time: Any) -> int:
         """Count the steps that were left out before the one of this time.
 
-        Raises:
-            BrokenLine: if its time does not lie whole steps ahead, or too many of them.
+        A time that does not lie whole steps ahead, or too many of them, raises `BrokenLine`.
         """
         now = _read_time(time)
         if now is None or self._step is None:
@@ -245,9 +232,6 @@ class LineWriter:
 
     Beside them, only where they apply: `rejected`, the names of readings that were not believed; `restarted`, true
     where the belief started again; `fault`, why.
-
-    Args:
-        levels: Quantiles of the signal that are written, too.
     """
 
     def __init__(self, columns: Sequence[str], dtype: str, levels: Sequence[float] = ()) -> None:

@@ -20,13 +20,8 @@ def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bo
     """Take the model's columns of a series, in the model's order.
 
     Columns are found by name; others are left out. Where only one side has names of its own, and none of them is one of
-    the other's, position decides, with a warning if it is the series that has them.
-
-    Args:
-        any_step: Accept a time step that is not the model's.
-
-    Raises:
-        DataError: for a column that is not there, or another time step than the model's.
+    the other's, position decides, with a warning if it is the series that has them. `any_step` accepts a time step that
+    is not the model's.
     """
     wanted = model_columns(reconstruction)
     if set(wanted) <= set(series.columns):

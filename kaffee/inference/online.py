@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -17,19 +17,17 @@ from numpy.typing import ArrayLike
 
 from kaffee.checkpoint.reconstruction import Reconstruction, fill_arrays, named_arrays
 from kaffee.errors import CheckpointError, DataError
-from kaffee.filtering.gated import Gate, Row, Track, advance, make_gate, new_track, summarise
+from kaffee.filtering.gated import Gate, Row, Track, advance, make_gate, new_track
 from kaffee.filtering.recursion import Recursion
 from kaffee.inference.matching import model_columns
 from kaffee.inference.results import Estimate, RowArrays
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import read_record, versions, write_record
 
-CHUNK = 256
-"""Rows that one call of the compiled loop takes at most."""
+CHUNK = 256  # rows that one call of the compiled loop takes at most
 _FORMAT = {"format": "kaffee-online", "format_version": 1}
 _NAME = "online"
-# The counter of rejections has 32 bits.
-_MAX_PATIENCE = 2**31 - 1
+_MAX_PATIENCE = 2**31 - 1  # the counter of rejections has 32 bits
 
 
 class OnlineFilter:
@@ -68,32 +66,22 @@ class OnlineFilter:
         self._mean, self._scale = reconstruction.scaler.mean, reconstruction.scaler.scale
 
     def step(self, observation: ArrayLike | None = None) -> Estimate:
-        """Go one step ahead and assimilate a reading, if there is one.
-
-        Args:
-            observation: (N,) in data units, NaN for entries that are missing; None for a step without any.
-        """
-        values = np.full(self._sizes[0], np.nan) if observation is None else _read_numbers(observation)
-        if values.shape != self._mean.shape:
-            raise self._misshapen(values)
-        x = self._standardise(values)
+        """Go one step ahead and assimilate a reading, if there is one: (N,) in data units, NaN for missing entries."""
+        x = self._standardise(np.full(self._sizes[0], np.nan) if observation is None else observation, axes=1)
         self._track, packed = self._filter_row(self._weights, self._gate, self._track, x)
         self.num_steps += 1
         return self._estimate(np.asarray(packed))
 
     def run(self, observations: Float[np.ndarray, "T N"]) -> Estimate:
         """Take as many steps as there are rows; the result has a leading axis (T,). Faster than single steps."""
-        values = _read_numbers(observations)
-        if values.ndim != 2 or values.shape[1] != self._sizes[0]:
-            raise self._misshapen(values)
-        x = self._standardise(values)
-        rows = [np.empty((0, _packed_width(*self._sizes)), self._dtype)]
+        x = self._standardise(observations, axes=2)
+        rows = [np.empty((0, _find_places(*self._sizes)[1]), self._dtype)]
         for first in range(0, len(x), CHUNK):
             part = x[first : first + CHUNK]
             chunk = np.full((CHUNK, x.shape[1]), np.nan, self._dtype)
             chunk[: len(part)] = part
-            count = np.int32(len(part))
-            self._track, packed = self._filter_rows(self._weights, self._gate, self._track, chunk, count)
+            arguments = (self._weights, self._gate, self._track, chunk, np.int32(len(part)))
+            self._track, packed = self._filter_rows(*arguments)
             rows.append(np.asarray(packed)[: len(part)])
             self.num_steps += len(part)
         return self._estimate(np.concatenate(rows))
@@ -102,14 +90,16 @@ class OnlineFilter:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""
         facts: dict[str, Any] = {"gate": self.gate, "patience": self.patience}
         facts |= {"num_steps": self.num_steps, "time": self.time, "steps_since_time": self.steps_since_time}
-        return _write_track(Path(path), self.reconstruction, self._track, facts)
+        meta = {**_FORMAT, "versions": versions(), "model": fingerprint(self.reconstruction), "facts": facts}
+        write_record(Path(path), _NAME, named_arrays(self._track), meta)
+        return Path(path)
 
     def restore(self, path: str | Path) -> Self:
         """Go on where `save` was called, gate included; the model must be the same."""
-        self._track, facts = _read_track(Path(path), self.reconstruction)
+        arrays, facts = _read_state(Path(path), self.reconstruction)
+        self._track = fill_arrays(new_track(self.reconstruction.model, 1), arrays, str(Path(path)))
         self.set_gate(facts["gate"], facts["patience"])
-        self.num_steps, self.time = facts["num_steps"], facts["time"]
-        self.steps_since_time = facts["steps_since_time"]
+        self.num_steps, self.time, self.steps_since_time = (facts[n] for n in ("num_steps", "time", "steps_since_time"))
         return self
 
     def set_gate(self, gate: float | None, patience: int = 10) -> None:
@@ -117,31 +107,28 @@ class OnlineFilter:
         self._gate = make_gate(gate, patience)
         self.gate, self.patience = gate, patience
 
-    def _standardise(self, values: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
+    def _standardise(self, readings: Any, axes: int) -> Float[np.ndarray, "... N"]:
+        """Check readings with this many axes and bring them to the model's units."""
+        try:
+            values = np.asarray(readings)
+            if values.dtype.kind == "c":  # NumPy would drop the imaginary part
+                raise TypeError
+            values = values.astype(np.float64, copy=False)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"A reading must be numbers, nan for missing ones, not {readings!r:.80}.") from error
+        N = self._sizes[0]
+        if values.ndim != axes or values.shape[-1] != N:
+            raise DataError(
+                f"A reading of shape {values.shape} does not fit: the model observes {N} coordinate{'s' * (N > 1)} "
+                f"({', '.join(self.columns)}). Write nan for those that are missing."
+            )
         # In float64 before the cast: a large offset would cost digits. Overflow becomes infinite, which is rejected.
         with np.errstate(over="ignore"):
             return ((values - self._mean) / self._scale).astype(self._dtype)
 
     def _estimate(self, packed: Float[np.ndarray, "... K"]) -> Estimate:
-        fields: list[Any] = [packed[..., place] for place in _find_places(*self._sizes)]
+        fields: list[Any] = [packed[..., place] for place in _find_places(*self._sizes)[0]]
         return Estimate(self.columns, None, RowArrays(Row(*fields), self.reconstruction.scaler))
-
-    def _misshapen(self, values: np.ndarray) -> DataError:
-        N = self._sizes[0]
-        return DataError(
-            f"A reading of shape {values.shape} does not fit: the model observes {N} coordinate{'s' * (N > 1)} "
-            f"({', '.join(self.columns)}). Write nan for those that are missing."
-        )
-
-
-def _read_numbers(values: Any) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind == "c":  # NumPy would drop the imaginary part
-            raise TypeError
-        return array.astype(np.float64, copy=False)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"A reading must be numbers, nan for missing ones, not {values!r:.80}.") from error
 
 
 @lru_cache(maxsize=16)
@@ -156,8 +143,7 @@ def _compile(recursion: Recursion, structure: Any, static: Any) -> tuple[Callabl
     def advance_one(
         model: StateSpaceModel, gate: Gate, track: Track, x: Float[Array, "1 N"]
     ) -> tuple[Track, Float[Array, " K"]]:
-        track, now = advance(model, recursion, gate, track, x)
-        row = summarise(model, now)
+        track, row, _ = advance(model, recursion, gate, track, x)
         # One array, since every array that leaves the program costs a microsecond.
         return track, jnp.concatenate([value[0].reshape(-1).astype(row.nll.dtype) for value in row])
 
@@ -178,26 +164,22 @@ def _compile(recursion: Recursion, structure: Any, static: Any) -> tuple[Callabl
             track, row = advance_one(model, gate, carry[0], jax.lax.dynamic_slice_in_dim(xs, i, 1))
             return track, jax.lax.dynamic_update_slice_in_dim(carry[1], row[None], i, axis=0)
 
-        width = _packed_width(model.num_observed, model.latent_dim)
+        width = _find_places(model.num_observed, model.latent_dim)[1]
         return jax.lax.fori_loop(0, count, body, (track, jnp.zeros((xs.shape[0], width), model.dtype)))
 
     return one, many
 
 
 @lru_cache
-def _find_places(num_observed: int, latent_dim: int) -> tuple[slice | int, ...]:
-    """Find the fields of a `Row` in a packed one; a single number has no axis of its own."""
+def _find_places(num_observed: int, latent_dim: int) -> tuple[list[slice | int], int]:
+    """Find the fields of a `Row` in a packed one, and its width; a single number has no axis of its own."""
     N, M = num_observed, latent_dim
     places: list[slice | int] = []
     end = 0
     for width in (M, M, M, M, N, N, N, N, None, None, N, N, None, None):
         places.append(end if width is None else slice(end, end + width))
         end += 1 if width is None else width
-    return tuple(places)
-
-
-def _packed_width(num_observed: int, latent_dim: int) -> int:
-    return 4 * latent_dim + 6 * num_observed + 4
+    return places, end
 
 
 def fingerprint(reconstruction: Reconstruction) -> str:
@@ -209,14 +191,8 @@ def fingerprint(reconstruction: Reconstruction) -> str:
     return digest.hexdigest()
 
 
-def _write_track(folder: Path, reconstruction: Reconstruction, track: Track, facts: Mapping[str, Any]) -> Path:
-    """Write a track and the facts beside it, JSON values, tied to the model."""
-    meta = {**_FORMAT, "versions": versions(), "model": fingerprint(reconstruction), "facts": dict(facts)}
-    write_record(folder, _NAME, named_arrays(track), meta)
-    return folder
-
-
-def _read_track(folder: Path, reconstruction: Reconstruction) -> tuple[Track, dict[str, Any]]:
+def _read_state(folder: Path, reconstruction: Reconstruction) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `OnlineFilter.save` wrote: the arrays of the track, and checked facts."""
     arrays, meta = read_record(folder, _NAME, "state of an online filter")
     if any(meta.get(key) != value for key, value in _FORMAT.items()):
         raise CheckpointError(
@@ -234,16 +210,16 @@ def _read_track(folder: Path, reconstruction: Reconstruction) -> tuple[Track, di
             f"{folder}/{_NAME}.json does not say which gate the filter had and how many steps it took. "
             "Start anew without it."
         )
-    return fill_arrays(new_track(reconstruction.model, 1), arrays, str(folder)), facts
+    return arrays, facts
 
 
 def _are_valid(facts: dict[str, Any]) -> bool:
-    """Check what `OnlineFilter.save` notes beside the track for the values that it can have."""
-    gate, time, patience = facts.get("gate"), facts.get("time"), facts.get("patience", 0)
-    whole = all(
-        type(count) is int and count >= 0 for count in (patience, facts.get("num_steps"), facts["steps_since_time"])
-    )
-    known = time is None or (type(time) is float and math.isfinite(time))
+    """Check the facts beside a track for the values that they can have."""
+    gate, time = facts.get("gate"), facts.get("time")
+    counts = [facts.get(name) for name in ("patience", "num_steps", "steps_since_time")]
     return (
-        whole and known and 1 <= patience <= _MAX_PATIENCE and (gate is None or (type(gate) is float and 0 < gate < 1))
+        all(type(count) is int and count >= 0 for count in counts)
+        and 1 <= facts["patience"] <= _MAX_PATIENCE
+        and (time is None or (type(time) is float and math.isfinite(time)))
+        and (gate is None or (type(gate) is float and 0 < gate < 1))
     )

@@ -15,10 +15,8 @@ from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.gated import Row
 from kaffee.filtering.recursion import QUANTITIES
 
-BAND: tuple[float, ...] = (0.05, 0.95)
-"""The quantile levels of a 90 % band."""
+BAND: tuple[float, ...] = (0.05, 0.95)  # quantile levels
 FORECAST_LEVELS: tuple[float, ...] = (0.05, 0.5, 0.95)
-"""The quantile levels of a forecast."""
 _PREDICTED = ("predicted_mean", "predicted_std")
 _PER_ROW = ("log_likelihood", "nis")
 _PER_COORDINATE = ("values", "mean", "std", "reading_std", *_PREDICTED, "accepted", "rejected", "members")
@@ -35,8 +33,8 @@ def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
 def quantile_name(level: float) -> str:
     """Name the columns of a quantile.
 
-    >>> [quantile_name(level) for level in (0.05, 0.5, 0.025, 0.95)]
-    ['q05', 'q50', 'q025', 'q95']
+    >>> quantile_name(0.05), quantile_name(0.5), quantile_name(0.025)
+    ('q05', 'q50', 'q025')
     """
     return "q" + f"{level:.10f}"[2:].rstrip("0").ljust(2, "0")
 
@@ -92,17 +90,14 @@ class Estimate:
     Arrays are attributes, such as `estimate.mean`; which of them there are depends on the operation.
 
     Attributes:
-        columns: Names of the coordinates.
         times: Of the rows; None if they are only counted.
-        arrays: All arrays by name.
         mean, std: Of the signal B z given all readings up to the row (filter) or of the recording (smooth), without
             observation noise; of the ensemble (forecast).
         reading_std: Of a reading of the signal, observation noise included (smooth).
         predicted_mean, predicted_std: Of the reading given those before it, noise included; NaN at a restart (filter).
         values: The readings with their gaps filled (impute); the observations of a free run (simulate).
         members: (K, T, N), NaN from where one left the attractor (forecast).
-        state_mean, state_std, predicted_state_mean, predicted_state_std, states: Of the latent state, in the model's
-            standardised coordinates.
+        state_mean, state_std, predicted_state_mean, predicted_state_std, states: Of the latent state, standardised.
         log_likelihood: log p of the accepted entries of a row given all earlier ones; NaN at a (re)start.
         nis: v' Omega^-1 v: chi-square with as many degrees of freedom as entries were accepted, if all is well.
         accepted, rejected: Which entries were used, and which were read but not believed.
@@ -151,8 +146,7 @@ class Estimate:
     def table(self, levels: Sequence[float] = (), *, latent: bool = False) -> dict[str, Float[np.ndarray, " T"]]:
         """Name the columns of a table: `x` of values, `x_mean`, `x_std`, `x_q05`, ..., `log_likelihood`, `nis`.
 
-        Args:
-            latent: Also the latent states, `z1_mean`, `z1_std`, ...
+        With `latent` also those of the latent states, `z1_mean`, `z1_std`, ...
         """
         variables = self.variables(levels)
         groups = [
@@ -190,15 +184,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Estimates(Sequence[Estimate]):
-    """The estimates of all recordings.
-
-    Attributes:
-        estimates: One for each recording.
-        kind: What was done, such as "filtered".
-        facts: A summary.
-        title: The name of the recordings.
-        origin: How times and recordings were written.
-    """
+    """The estimates of all recordings, what was done (`kind`, such as "filtered"), and a summary of it (`facts`)."""
 
     estimates: tuple[Estimate, ...]
     kind: str
@@ -217,12 +203,7 @@ class Estimates(Sequence[Estimate]):
         return dict(self.facts)
 
     def to_series(self, levels: Sequence[float] | None = None, *, latent: bool = False) -> Series:
-        """Make the table that the command line writes: see `Estimate.table`.
-
-        Args:
-            levels: Quantiles; by default a 90 % band, and the median of a forecast.
-            latent: Also the latent states.
-        """
+        """Make the table that the command line writes (`Estimate.table`), by default with a 90 % band."""
         tables = [estimate.table(self._levels(levels), latent=latent) for estimate in self.estimates]
         recordings = [np.stack(list(table.values()), axis=1) for table in tables]
         return self._series(recordings, tuple(tables[0]), f"{self.title} {self.kind}".strip())
@@ -256,10 +237,7 @@ def _join(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Put tables side by side; a name that two of them need is an error."""
     columns: dict[str, np.ndarray] = {}
     for table in tables:
-        taken = sorted(set(columns) & set(table))
-        if taken:
-            raise DataError(
-                f"The column '{taken[0]}' of the result would be there twice. Rename the one of the recording."
-            )
+        for name in sorted(set(columns) & set(table)):
+            raise DataError(f"The column '{name}' of the result would be there twice. Rename the one of the recording.")
         columns |= table
     return columns

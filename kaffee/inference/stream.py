@@ -15,10 +15,8 @@ from kaffee.inference.lines import BrokenLine, Clock, LineReader, LineWriter, Re
 from kaffee.inference.online import OnlineFilter
 
 READ_SIZE = 1 << 16
-LONGEST_LINE = 1 << 20
-"""Bytes; a longer line is dropped and reported."""
-PORTION = 4096
-"""Steps that are filtered in one go."""
+LONGEST_LINE = 1 << 20  # bytes; a longer line is dropped and reported
+PORTION = 4096  # steps that are filtered in one go
 
 
 @dataclass
@@ -26,12 +24,9 @@ class Followed:
     """Counts of what went through a stream.
 
     Attributes:
-        lines: All that came in.
-        steps: Steps that the filter took.
-        skipped: Those of them that no line came for, as times tell.
+        skipped: Steps that no line came for, as times tell.
         broken: Lines that were no reading; each was reported.
         rejected: Entries that were read but not believed.
-        restarts: How often the belief was lost and started again.
         closed: Whether the reader of the output left.
     """
 
@@ -173,8 +168,7 @@ def _read(reader: LineReader, clock: Clock, line: str | None, skip_broken: bool)
 
 def _portions(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
     """Group readings into lists of so many steps that their beliefs fit into memory, however long the gaps are."""
-    kept: list[Reading] = []
-    steps = 0
+    kept, steps = [], 0
     for reading in readings:
         kept.append(reading)
         steps += 1 + reading.skipped
@@ -201,14 +195,9 @@ def _encode(online: OnlineFilter, writer: LineWriter, readings: list[Reading], t
     objects = []
     for reading in readings:
         total.lines += 1
-        parts = [f'"line": {total.lines}']
-        if reading.time is not None:
-            parts.append(f'"t": {json.dumps(reading.time)}')
-        if reading.error:
-            parts.append(f'"error": {json.dumps(reading.error)}')
-        if reading.skipped:
-            parts.append(f'"skipped": {reading.skipped}')
+        notes = {"t": reading.time, "error": reading.error or None, "skipped": reading.skipped or None}
+        parts = [f'"{key}": {json.dumps(value)}' for key, value in notes.items() if value is not None]
         if reading.values is not None:
             parts.append(next(fields))
-        objects.append("{" + ", ".join(parts) + "}\n")
+        objects.append("{" + ", ".join([f'"line": {total.lines}', *parts]) + "}\n")
     return objects

@@ -22,11 +22,7 @@ def _smooth_gate(z: Float[Array, "..."], temperature: float) -> Float[Array, "..
 
 
 def _gate_value(z: Float[Array, "..."], gate: str, temperature: float) -> Float[Array, "..."]:
-    """Compute the gate as it enters the mean; automatic differentiation sees `_gate_slope` as its derivative.
-
-    >>> float(_gate_value(jnp.float32(-1.0), "straight_through", 1.0))
-    0.0
-    """
+    """Compute the gate as it enters the mean; automatic differentiation sees `_gate_slope` as its derivative."""
     if gate == "smooth":
         return _smooth_gate(z, temperature)
     hard = jax.nn.relu(z)  # not maximum, whose derivative at 0 is 1/2
@@ -61,9 +57,6 @@ class ALRNN(Core):
     so that J X = A * X + W (d * X): the weights W are shared by a whole batch of windows.
 
     Attributes:
-        A: Diagonal of the linear part, (M,).
-        W: Connectivity, (M, M).
-        h: Bias, (M,).
         num_gates: P, how many of the last coordinates pass a ReLU.
         gate: "hard" (ReLU and its exact derivative), "straight_through" (ReLU forward, smooth derivative; how the
             paper trains) or "smooth" (the surrogate in both directions).
@@ -87,12 +80,7 @@ class ALRNN(Core):
 
     @classmethod
     def create(cls, latent_dim: int, num_gates: int, *, key: Key[Array, ""], dtype: Any = jnp.float32) -> "ALRNN":
-        """Draw the paper's initialisation: h = 0, W_ij ~ N(0, 0.01^2), A from a normalised positive-definite matrix.
-
-        >>> core = ALRNN.create(100, 50, key=jax.random.key(0))
-        >>> core.W.shape, bool(0.3 < core.A.mean() < 0.5)
-        ((100, 100), True)
-        """
+        """Draw the paper's initialisation: h = 0, W_ij ~ N(0, 0.01^2), A from a normalised positive-definite matrix."""
         key_A, key_W = jax.random.split(key)
         R = jax.random.normal(key_A, (latent_dim, latent_dim), dtype)
         positive = R.T @ R / latent_dim + jnp.eye(latent_dim, dtype=dtype)

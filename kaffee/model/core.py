@@ -88,17 +88,24 @@ class Core(eqx.Module):
 
     def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         """Compute F(z) and J P J' for a batch (Eqs. kf_predict_mean and kf_predict_cov, without Gamma)."""
-        J = jax.vmap(self.jacobian)(z)
-        return self.predict_mean(z), J @ covariance @ J.mT
+        mean, J = self.linearise(z)
+        return mean, J @ covariance @ J.mT
+
+    def linearise(self, z: States) -> tuple[States, Covariances]:
+        """Compute F(z) and J(z) for a batch of windows."""
+        return self.predict_mean(z), jax.vmap(self.jacobian)(z)
+
+    def _pull_back(self, function: Callable[..., Any], z: States, with_core: bool) -> tuple[Any, Callable[..., Any]]:
+        """Return function(core, z), and its vjp to (core, z) with None for the core unless `with_core`."""
+        if not with_core:
+            value, vjp = jax.vjp(lambda z_: function(self, z_), z)
+            return value, lambda bar: (None, *vjp(bar))
+        arrays, static = eqx.partition(self, eqx.is_inexact_array)
+        return jax.vjp(lambda a, z_: function(eqx.combine(a, static), z_), arrays, z)
 
     def pull_back_mean(self, z: States, mean_bar: States, *, with_core: bool) -> tuple[Any, States]:
         """Compute cotangents of (core, z) through `predict_mean`; None for the core unless `with_core`."""
-        if not with_core:
-            _, vjp = jax.vjp(self.predict_mean, z)
-            return None, vjp(mean_bar)[0]
-        arrays, static = eqx.partition(self, eqx.is_inexact_array)
-        _, vjp = jax.vjp(lambda a, z_: eqx.combine(a, static).predict_mean(z_), arrays, z)
-        return vjp(mean_bar)
+        return self._pull_back(lambda core, z_: core.predict_mean(z_), z, with_core)[1](mean_bar)
 
     def pull_back_moments(
         self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool
@@ -108,20 +115,10 @@ class Core(eqx.Module):
         T = Pb J,   P_bar = J' T,   J_bar = 2 T P,
         (core_bar, z_bar) = vjp of (core, z) -> (F(z), J(z)) at (mean_bar, J_bar)
         """
-        arrays, static = eqx.partition(self, eqx.is_inexact_array)
-
-        def linearise(a: Any, z_: States) -> tuple[Array, Array]:
-            core = eqx.combine(a, static)
-            return core.predict_mean(z_), jax.vmap(core.jacobian)(z_)
-
-        if with_core:
-            (_, J), vjp = jax.vjp(linearise, arrays, z)
-        else:
-            (_, J), vjp = jax.vjp(lambda z_: linearise(arrays, z_), z)
+        (_, J), vjp = self._pull_back(lambda core, z_: core.linearise(z_), z, with_core)
         T = covariance_bar @ J
-        cotangents = vjp((mean_bar, 2.0 * T @ covariance))
-        core_bar = cotangents[0] if with_core else None
-        return MomentCotangents(core_bar, cotangents[-1], J.mT @ T)
+        core_bar, z_bar = vjp((mean_bar, 2.0 * T @ covariance))
+        return MomentCotangents(core_bar, z_bar, J.mT @ T)
 
 
 def times_shared(X: Covariances, A: Jacobian) -> Covariances:

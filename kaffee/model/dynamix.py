@@ -32,12 +32,10 @@ class DynaMix(Core):
 
     Attributes:
         A, W, h: The experts, stacked.
-        gating: The gate's parameters psi.
+        gating, context: The gate's parameters psi, and the context that it reads, set by `in_context`.
         B: Embedding of initial states, see `initial_state`.
-        context: The context that the gate reads, set by `in_context`.
         noise: eps, (N,) or one row for each window; None means 0.
         num_gates: P.
-        tangent: "mixture" or "full".
         train_gate: Whether psi gets a gradient: with "mixture" through the mean only (the paper detaches the weights in
             its Jacobian), with "full" through mean and Jacobian. The paper leaves open whether it does; default no.
         origin: Source of the weights.
@@ -85,11 +83,7 @@ class DynaMix(Core):
         key: Key[Array, ""],
         dtype: Any = jnp.float32,
     ) -> "DynaMix":
-        """Draw random weights of any size, and a random context of `num_frames` frames unless 0; for tests and trials.
-
-        >>> DynaMix.create(6, num_observed=2, num_experts=3, num_frames=9, key=jax.random.key(0)).num_parameters
-        221
-        """
+        """Draw random weights of any size, and a random context of `num_frames` frames unless 0, for trials."""
         if not 1 <= num_observed <= latent_dim or num_experts < 1:
             raise ConfigError(
                 f"DynaMix needs 1 <= num_observed <= latent_dim and an expert; given num_observed = {num_observed}, "
@@ -213,7 +207,6 @@ class DynaMix(Core):
         return jax.vmap(self._step, in_axes=(0, axis))(z, eps)
 
     def linearise(self, z: States) -> tuple[States, Covariances]:
-        """Compute F(z) and J(z) for a batch of windows, evaluating the gate once for both."""
         eps, axis = self._eps(z)
         return jax.vmap(self._linearise, in_axes=(0, axis))(z, eps)
 
@@ -223,10 +216,9 @@ class DynaMix(Core):
         return mean, J @ covariance @ jax.lax.optimization_barrier(J.mT)
 
     def _pull_back(self, function: Callable[..., Any], z: Array, with_core: bool) -> tuple[Any, Callable[..., Any]]:
-        """Return function(core, z) and its vjp to (core, z); the noise is not part of the core's cotangent."""
         if not with_core:
-            value, vjp = jax.vjp(lambda z_: function(self, z_), z)
-            return value, lambda bar: (None, *vjp(bar))
+            return super()._pull_back(function, z, with_core)
+        # The noise is not part of the core's cotangent.
         arrays, static = eqx.partition(self.without_noise(), eqx.is_inexact_array)
 
         def rebuilt(a: Any, z_: Array) -> Any:
@@ -234,19 +226,13 @@ class DynaMix(Core):
 
         return jax.vjp(rebuilt, arrays, z)
 
-    def pull_back_mean(self, z: States, mean_bar: States, *, with_core: bool) -> tuple[Any, States]:
-        return self._pull_back(lambda core, z_: core.predict_mean(z_), z, with_core)[1](mean_bar)
-
     def pull_back_moments(
         self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool
     ) -> MomentCotangents:
-        """Specialise `Core`: evaluate the gate once for mean and Jacobian."""
+        arguments = (z, covariance, mean_bar, covariance_bar)
         if self.tangent == "mixture" and not self.train_gate:
-            return self._pull_back_mixture(z, covariance, mean_bar, covariance_bar, with_core=with_core)
-        (_, J), vjp = self._pull_back(lambda core, z_: core.linearise(z_), z, with_core)
-        T = covariance_bar @ J
-        core_bar, z_bar = vjp((mean_bar, 2.0 * T @ covariance))
-        return MomentCotangents(core_bar, z_bar, J.mT @ T)
+            return self._pull_back_mixture(*arguments, with_core=with_core)
+        return super().pull_back_moments(*arguments, with_core=with_core)
 
     def _pull_back_mixture(
         self, z: Array, covariance: Array, mean_bar: Array, covariance_bar: Array, *, with_core: bool

@@ -32,13 +32,8 @@ class Context(eqx.Module):
 class Gating(eqx.Module):
     """The gate's parameters psi, with the symbols of the equations above.
 
-    Attributes:
-        D: Projection of the state to the context's space.
-        conv_weight, conv_bias: C_k as (out, in, k), and b.
-        hidden_weight, hidden_bias: M_1 and b_1.
-        output_weight, output_bias: M_2 and b_2.
-        sigma: Standard deviation of the perturbation in every coordinate.
-        attention_temperature, expert_temperature: tau_1 and tau_2.
+    `conv_weight`, `conv_bias` are C_k as (out, in, k), and b; hidden ones M_1 and b_1, output ones M_2 and b_2; the
+    temperatures of attention and experts are tau_1 and tau_2.
     """
 
     D: Float[Array, "N M"]
@@ -137,11 +132,7 @@ class Gating(eqx.Module):
 
 
 def _least(values: Float[Array, " K"]) -> Float[Array, ""]:
-    """Compute the minimum by overlapping halves, which XLA vectorises on CPUs, unlike a reduction of a long array.
-
-    >>> float(_least(jnp.arange(40.0)[::-1]))
-    0.0
-    """
+    """Compute the minimum by overlapping halves, which XLA vectorises on CPUs, unlike a reduction of a long array."""
     while (n := len(values)) > 16:
         half = (n + 1) // 2
         values = jnp.minimum(values[:half], values[n - half :])

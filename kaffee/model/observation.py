@@ -42,17 +42,13 @@ class ObservationMap(eqx.Module):
         """Compute B' x."""
         return self.extend_columns(x[..., None, :])[..., 0, :]
 
-    def lift_rows(self, X: Float[Array, "... N K"]) -> Float[Array, "... M K"]:
-        """Compute B' X."""
-        return self.matrix().T @ X
-
     def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
         """Compute X B."""
         return X @ self.matrix()
 
     def add_rows_and_columns(self, P: Float[Array, "... M M"], X: Float[Array, "... N M"]) -> Float[Array, "... M M"]:
         """Compute P + B' X + X' B."""
-        lifted = self.lift_rows(X)
+        lifted = self.matrix().T @ X
         return P + lifted + lifted.mT
 
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:

@@ -30,10 +30,7 @@ class Confined(Core):
 
     Inside the box nothing changes. Outside, a clipped coordinate no longer influences the next state, also in the
     Jacobian. An AL-RNN is not bounded by itself; it maps a box to a bounded set, so that no confined free run diverges.
-
-    Attributes:
-        inner: The trained core.
-        low, high: The box; gradients treat it as constant.
+    Gradients treat the box as constant.
     """
 
     inner: Core

@@ -24,8 +24,7 @@ from kaffee.errors import ConfigError, unknown
 from kaffee.fitting.pipeline import UNTRAINED, Stage, adapt_prior, train_prior
 from kaffee.fitting.settings import ShellSettings
 from kaffee.model.core import Core
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import Custom
 from kaffee.systems.simulation import Simulation
 from kaffee.training.adaptation import Adaptation

@@ -24,14 +24,8 @@ class Simulation:
 
     Attributes:
         states: Latent states z, one row per step of `dt`: process noise included, observation noise not.
-        observations: The observed coordinates x, with observation noise.
-        system: The system that was simulated.
-        seed: Seed of all noise.
-        process_noise: sigma_proc.
-        observation_noise: sigma_obs.
-        burn_in: Steps discarded before the first row.
-        initial_state: The state before the burn-in.
-        observed: Indices of the observed coordinates, the columns of `observations`.
+        observations: The coordinates `observed` of the state, with observation noise.
+        burn_in, initial_state: Steps discarded before the first row, and the state before them.
         reference_scale: s_ref, the unit of the process noise; None without process noise.
         observation_scale: s_train, the unit of the observation noise, for all coordinates of the state.
     """
@@ -67,7 +61,6 @@ class Truth:
         states: Clean states of a long run, the reference for free runs.
         again: The run's continuation, which shows the distance of a perfect model at this length.
         test_states: The states behind the held-out observations.
-        lambda_1: Leading Lyapunov exponent per unit time, if known.
     """
 
     states: Float[np.ndarray, "T N"]
@@ -107,14 +100,12 @@ def simulate(
     [1.     0.9587 0.8773]
 
     Args:
-        system: The system.
         num_steps: Number of rows to return.
-        seed: Seed of all noise; the same seed gives the same numbers.
         process_noise: sigma_proc, relative to s_ref and per square root of unit time.
         observation_noise: sigma_obs, relative to s_train.
         burn_in: Steps to discard before the first row; None: as the system recommends.
         initial_state: The state before the burn-in; None: the system's.
-        observed: Indices of the coordinates to observe; None: all.
+        observed: Indices of coordinates; None: all.
         num_train_steps: Take s_train from this many first rows; None: from all.
     """
     seed, num_steps = check_count("seed", seed, 0), check_count("num_steps", num_steps, 1)

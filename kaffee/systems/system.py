@@ -44,14 +44,11 @@ class System(eqx.Module):
     [ 0.9950042  -0.09983333]
 
     Attributes:
-        function: `f(z, **parameters)`, the vector field.
-        parameter_values: Its keyword arguments; see `parameters`.
-        parameter_names: The names of these arguments.
+        function: `f(z, **parameters)`, the vector field; `parameters` are its keyword arguments.
         initial_state: State at the start of the burn-in.
         dt: The step of the flow, in units of time.
         burn_in: Steps after which a trajectory is on the attractor.
-        name: Short name, lower case with underscores.
-        title: Name for figures and tables.
+        name, title: Short name, lower case with underscores, and that for figures and tables.
         lambda_1: Leading Lyapunov exponent per unit time as stated in the paper, if it is.
         reference_scale: s_ref of appendix C.3, the unit of the process noise per coordinate. None: measured on a long
             clean run, which is impossible for systems that come to rest.

@@ -33,8 +33,7 @@ class Adaptation:
         start: Mean at the start of a window: "embedding" of its first row, or "forced", the latent state of the prior
             under teacher forcing at every step. Either way the observed coordinates are then overwritten. "observed"
             is the embedding with covariance 0: the noisy first row is taken for the state (appendix A.2).
-        gradient: "adjoint" (hand-derived) or "autodiff".
-        segment: See `kaffee.filtering.likelihood.run_terms`; for windows that do not fit in memory.
+        gradient, segment: See `kaffee.filtering.likelihood.window_nll`.
         confine: Confine the trained core to the range of filtered training states, widened on both sides by this
             fraction of it, so that free runs stay bounded (see `kaffee.training.guard`); None: leave it free.
         calibration: Updates of the shell alone after training. While the core learns, the noise scales lag behind:
@@ -81,14 +80,13 @@ class _NLLObjective(eqx.Module):
     certain_start: bool = eqx.field(static=True, default=False)
 
     def __call__(self, model: StateSpaceModel, batch: WindowBatch, /) -> Score:
-        start = None if self.latent is None else self.latent[batch.starts]
         return window_nll(
             model,
             batch.observations,
             batch.mask,
             self.recursion,
             burn_in=self.burn_in,
-            start=start,
+            start=None if self.latent is None else self.latent[batch.starts],
             certain_start=self.certain_start,
             gradient=self.gradient,
             segment=self.segment,
@@ -97,16 +95,15 @@ class _NLLObjective(eqx.Module):
 
 
 @eqx.filter_jit
-def _forced_states(model: StateSpaceModel, x: Array, mask: Array, forcing: Forcing) -> Float[Array, "R T M"]:
-    """Compute the latent states of the prior along recordings, under teacher forcing."""
+def _forced_states(model: StateSpaceModel, x: Array, mask: Array) -> Float[Array, "R T M"]:
     first = model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0))[:, None]
-    run, _ = run_forced(model, x, mask, forcing)
+    run, _ = run_forced(model, x, mask, Forcing(interval=1))
     return jnp.concatenate([first, jnp.swapaxes(run.states, 0, 1)], axis=1)
 
 
 def _latent_states(model: StateSpaceModel, series: Series) -> Float[Array, "T M"]:
     """Compute the prior's teacher-forced latent state at every row of `Series.concatenated()`."""
-    states = _forced_states(model.exact(), *padded(series, model.dtype), Forcing(interval=1))
+    states = _forced_states(model.exact(), *padded(series, model.dtype))
     return jnp.concatenate([states[i, :length] for i, length in enumerate(series.lengths)])
 
 

@@ -16,10 +16,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kaffee.errors import ConfigError
+from kaffee.filtering.gaussian import Readings, Seen
 from kaffee.filtering.recursion import Observations, observations_of
-from kaffee.model.core import Core
+from kaffee.model.core import Core, States
 from kaffee.model.observation import ObservationMap
 from kaffee.model.statespace import StateSpaceModel
+
+_Windows = Float[Array, "W L N"]
+_Masks = Bool[Array, "W L N"]
+_Strengths = Float[Array, " T"]
+_Path = Float[Array, "T W M"]
 
 
 @dataclass(frozen=True)
@@ -36,40 +42,29 @@ class Forcing:
             raise ConfigError(f"The forcing strength alpha lies in [0, 1], not {self.alpha}.")
 
     def strengths(self, num_steps: int) -> np.ndarray:
-        """Compute s_1, ..., s_T, counted from the start of a window.
-
-        >>> Forcing(interval=2).strengths(5).tolist()
-        [0.0, 1.0, 0.0, 1.0, 0.0]
-        """
-        steps = np.arange(1, num_steps + 1)
-        return np.where(steps % self.interval == 0, self.alpha, 0.0)
+        """Compute s_1, ..., s_T, counted from the start of a window."""
+        return np.where(np.arange(1, num_steps + 1) % self.interval == 0, self.alpha, 0.0)
 
 
 class _ForcedRun(NamedTuple):
     """The unforced predictions of a forced run, and the forced states that it carries on."""
 
     predictions: Float[Array, "T W N"]
-    states: Float[Array, "T W M"]
+    states: _Path
 
 
 class _Start(NamedTuple):
     core: Core
-    z: Float[Array, "W M"]
+    z: States
 
 
-def _force(
-    z: Float[Array, "W M"],
-    x: Float[Array, "W N"],
-    mask: Bool[Array, "W N"],
-    strength: Float[Array, ""],
-    observation: ObservationMap,
-) -> Float[Array, "W M"]:
+def _force(z: States, x: Readings, mask: Seen, strength: Float[Array, ""], observation: ObservationMap) -> States:
     target = jnp.where(mask, x, observation.observe(z))
     return z + strength * (observation.overwrite(z, target) - z)
 
 
 @eqx.filter_custom_vjp
-def _run(start: _Start, strengths: Float[Array, " T"], observations: Observations) -> _ForcedRun:
+def _run(start: _Start, strengths: _Strengths, observations: Observations) -> _ForcedRun:
     """Run the core under forcing.
 
     The gradient walks back through the states only and collects the cotangents of all steps; the core's parameters
@@ -78,9 +73,7 @@ def _run(start: _Start, strengths: Float[Array, " T"], observations: Observation
     return _scan(start, strengths, observations)[0]
 
 
-def _scan(
-    start: _Start, strengths: Float[Array, " T"], observations: Observations
-) -> tuple[_ForcedRun, Float[Array, "T W M"]]:
+def _scan(start: _Start, strengths: _Strengths, observations: Observations) -> tuple[_ForcedRun, _Path]:
     observation, advance = observations.observation, start.core.stepper()
 
     def body(z: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -94,21 +87,12 @@ def _scan(
     return _ForcedRun(predictions, states), before
 
 
-@_run.def_fwd
-def _forward(
-    perturbed: Any, start: _Start, strengths: Float[Array, " T"], observations: Observations
-) -> tuple[_ForcedRun, Float[Array, "T W M"]]:
-    return _scan(start, strengths, observations)
+_run.def_fwd(lambda perturbed, *arguments: _scan(*arguments))
 
 
 @_run.def_bwd
 def _backward(
-    before: Float[Array, "T W M"],
-    run_bar: _ForcedRun,
-    perturbed: Any,
-    start: _Start,
-    strengths: Float[Array, " T"],
-    observations: Observations,
+    before: _Path, run_bar: _ForcedRun, perturbed: Any, start: _Start, strengths: _Strengths, observations: Observations
 ) -> _Start:
     observation = observations.observation
     states_bar = jnp.zeros_like(before) if run_bar.states is None else run_bar.states
@@ -123,17 +107,14 @@ def _backward(
 
     xs = (strengths, observations.x, observations.mask, before, predictions_bar, states_bar)
     z_bar, predicted_bars = jax.lax.scan(body, jnp.zeros_like(start.z), xs, reverse=True)
-    M = start.z.shape[-1]
     core_bar = jax.tree.map(lambda _: None, eqx.filter(start.core, eqx.is_inexact_array))
     if any(jax.tree.leaves(perturbed.core)):
-        flat = before.reshape(-1, M), predicted_bars.reshape(-1, M)
+        flat = (a.reshape(-1, a.shape[-1]) for a in (before, predicted_bars))
         core_bar, _ = start.core.pull_back_mean(*flat, with_core=True)
     return _Start(core_bar, z_bar)
 
 
-def run_forced(
-    model: StateSpaceModel, x: Float[Array, "W L N"], mask: Bool[Array, "W L N"], forcing: Forcing
-) -> tuple[_ForcedRun, Observations]:
+def run_forced(model: StateSpaceModel, x: _Windows, mask: _Masks, forcing: Forcing) -> tuple[_ForcedRun, Observations]:
     """Run whole windows under forcing, from the embedding of their first rows."""
     fixed_map = jax.lax.stop_gradient(model.observation)
     observations = observations_of(x[:, 1:], mask[:, 1:], fixed_map)
@@ -143,16 +124,14 @@ def run_forced(
 
 
 def forced_errors(
-    model: StateSpaceModel, x: Float[Array, "W L N"], mask: Bool[Array, "W L N"], forcing: Forcing
+    model: StateSpaceModel, x: _Windows, mask: _Masks, forcing: Forcing
 ) -> tuple[Float[Array, "T W N"], Bool[Array, "T W N"]]:
     """Compute the errors of the unforced one-step predictions, 0 where missing, and the mask of observed entries."""
     run, observations = run_forced(model, x, mask, forcing)
     return jnp.where(observations.mask, run.predictions - observations.x, 0.0), observations.mask
 
 
-def forcing_loss(
-    model: StateSpaceModel, x: Float[Array, "W L N"], mask: Bool[Array, "W L N"], forcing: Forcing
-) -> Float[Array, ""]:
+def forcing_loss(model: StateSpaceModel, x: _Windows, mask: _Masks, forcing: Forcing) -> Float[Array, ""]:
     """Compute L_ITF, the mean squared one-step error over all observed entries (appendix C.1)."""
     error, present = forced_errors(model, x, mask, forcing)
     return jnp.sum(error**2) / jnp.maximum(jnp.sum(present), 1).astype(error.dtype)

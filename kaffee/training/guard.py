@@ -1,19 +1,18 @@
 """The guard, which rolls back updates that make free runs of a core worse, and the box around a trained core.
 
-A likelihood of short windows hardly sees what a free run does after thousands of steps. In between, a core may pass
-through regions where its free runs rest or circle in a small part of the attractor (core collapse, section 4), at no
-cost in likelihood. The guard looks every so many updates, and rolls back to the parameters of its last look if the free
+A likelihood of short windows hardly sees what a free run does after thousands of steps: it may rest or circle in a
+small part of the attractor (core collapse, section 4). The guard rolls back to the parameters of its last look if free
 runs have become worse; the schedule of learning rates goes on, so that later steps from there are smaller.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float
 
 from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, pieces
 from kaffee.data.series import Series
@@ -26,19 +25,13 @@ from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import Confined
 from kaffee.training.update import GuardState, TrainState
 
+# A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look.
 FACTOR, MARGIN = 2.0, 0.25
-"""A distance of up to FACTOR times the best so far and MARGIN nats is no worse: it differs from look to look."""
-NUM_WINDOWS, WINDOW_ROWS = 64, 256
-"""Windows of training data whose filtered states a core is confined to."""
+NUM_WINDOWS, WINDOW_ROWS = 64, 256  # windows of training data whose filtered states a core is confined to
 
 
 class Look(NamedTuple):
-    """Free runs of a model, as a guard sees them.
-
-    Attributes:
-        lost: Number of runs that diverge or stay in a part of the attractor.
-        distance: Of the others from the data, in nats; infinite if there are none.
-    """
+    """Number of free runs that diverge or stay in a part of the attractor; nats from the data of the others, or inf."""
 
     lost: int
     distance: float
@@ -54,13 +47,10 @@ class Guard(Protocol):
 
 
 class FreeRunGuard:
-    """Looks at free runs of the core from rows of a standardised series.
+    """Looks at free runs of the core from rows of a standardised series, as `finish` leaves it when training ends.
 
     A run is lost if it diverges, stays in a part of the attractor, or rests at its end (`kaffee.metrics.attractors`).
     The distance is D_stsp, by kernel densities, of all others together from the rows of the series.
-
-    Args:
-        finish: What becomes of a model when training ends; its core is looked at like that.
     """
 
     RUNS, STEPS, KEPT, ROWS, SEED = 20, 20_000, 1_000, 5_000, 0
@@ -87,10 +77,8 @@ class FreeRunGuard:
     def look(self, model: StateSpaceModel) -> Look:
         """Count lost runs of the finished model's core, and measure the distance of the others."""
         model = self._finish(model)
-        noise, transient = core_key_of(model.core, self.SEED), self.STEPS - self._length
-        evaluation = evaluate_free_runs(
-            model, self._starts, self._target, self._length, transient=transient, core_key=noise
-        )
+        how: dict[str, Any] = {"transient": self.STEPS - self._length, "core_key": core_key_of(model.core, self.SEED)}
+        evaluation = evaluate_free_runs(model, self._starts, self._target, self._length, **how)
         runs = evaluation.observations[~evaluation.trapped]
         rows = runs.reshape(-1, runs.shape[-1])
         rows = rows[evenly(len(rows), min(self.ROWS, len(rows)))]
@@ -115,14 +103,9 @@ def apply_guard(guard: Guard, model: StateSpaceModel, state: TrainState, kept: T
 
 def _roll_back(state: TrainState, kept: TrainState) -> TrainState:
     """Take parameters, moments and averages of `kept`, but the counts of `state`: learning rates go on falling."""
-
-    def choose(now: Array, then: Array) -> Array:
-        return now if jnp.issubdtype(now.dtype, jnp.integer) else then
-
-    def both(state: TrainState) -> PyTree:
-        return state.parameters, state.optimiser
-
-    return eqx.tree_at(both, state, jax.tree.map(choose, both(state), both(kept)))
+    now, then = ((each.parameters, each.optimiser) for each in (state, kept))
+    chosen = jax.tree.map(lambda a, b: a if jnp.issubdtype(a.dtype, jnp.integer) else b, now, then)
+    return eqx.tree_at(lambda each: (each.parameters, each.optimiser), state, chosen)
 
 
 def state_range(

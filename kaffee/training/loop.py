@@ -29,8 +29,6 @@ class Schedule:
     """Length of a run, size of its batches, and how often it reports and saves.
 
     Attributes:
-        num_updates: Gradient steps in all.
-        batch_size: Windows per update.
         report_every: Updates per jitted chunk; progress is reported and interrupts are handled between chunks.
         save_every: Updates between two calls of `save`.
         patience: A run stops after this many non-finite updates in a row.
@@ -68,9 +66,7 @@ class Trained:
     """The result of a run.
 
     Attributes:
-        model: The model with trained parameters.
         losses: One per update, NaN where an update was skipped.
-        state: The training state, to resume from.
         skipped: Number of non-finite updates, which left the parameters unchanged.
         outcome: Finite, or the fault of the last skipped update.
         completed: False if the run stopped because it could not recover.
@@ -137,8 +133,7 @@ def train(
     """Minimise `objective` over the chosen parts of `model`.
 
     Args:
-        state: The state in which an earlier run stopped; None starts a new run.
-        losses: The losses of that earlier run.
+        state, losses: Of an earlier run that stopped; None starts a new run.
         guard: Checks the model every `guard.every` updates and rolls it back to its last check if it is worse.
         save: Called with the state and all losses so far every `schedule.save_every` updates, at the end, and when
             the user interrupts; with a guard, the state at its last check.
@@ -182,8 +177,7 @@ def train(
             until_end = min(end - done % end for end in ends)
             count = min(schedule.report_every, schedule.num_updates - done, until_end)
             state, values = chunk(state, count)
-            history = [*history, values]
-            done += count
+            history, done = [*history, values], done + count
             completed = int(state.skipped_in_a_row) < schedule.patience
             last = done == schedule.num_updates or not completed
             if guard is None:

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from kaffee.errors import ConfigError, unknown
 from kaffee.model.observation import Projection
@@ -117,26 +117,20 @@ def _is_average(value: Any) -> bool:
 def _share_shell() -> optax.GradientTransformation:
     """Replace the shell's gradient by its mean over groups, so that the shell keeps its initial profile.
 
-    Three numbers are left to learn: the scale of the process noise of observed coordinates, that of hidden ones, and
-    the scale of the observation noise. If B is not a projection, all process noise is one group.
+    Groups are process noise of observed coordinates, of hidden ones, and observation noise. If B is not a projection,
+    all process noise is one group.
     """
-
-    def init(_: PyTree) -> optax.EmptyState:
-        return optax.EmptyState()
 
     def update(updates: PyTree, state: optax.EmptyState, parameters: PyTree = None) -> tuple[PyTree, optax.EmptyState]:
         shell = updates.shell
         observed = updates.observation.num_observed if isinstance(updates.observation, Projection) else 0
         process = shell.log_process_std
-        groups = [_spread_mean(part) for part in (process[:observed], process[observed:]) if part.size]
-        shared = type(shell)(jnp.concatenate(groups), _spread_mean(shell.log_observation_std))
+        parts = [part for part in (process[:observed], process[observed:], shell.log_observation_std) if part.size]
+        *process_means, observation_mean = (jnp.full_like(part, jnp.mean(part)) for part in parts)
+        shared = type(shell)(jnp.concatenate(process_means), observation_mean)
         return eqx.tree_at(lambda u: u.shell, updates, shared), state
 
-    return optax.GradientTransformation(init, update)
-
-
-def _spread_mean(values: Float[Array, " K"]) -> Float[Array, " K"]:
-    return jnp.full_like(values, jnp.mean(values))
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
 def _label_parts(parameters: PyTree) -> PyTree:

@@ -32,8 +32,7 @@ class GuardState(eqx.Module):
     def initial(cls) -> "GuardState":
         """Build a memory that any result improves."""
         most = jnp.array(jnp.iinfo(jnp.int32).max, jnp.int32)
-        zero = jnp.zeros((), jnp.int32)
-        return cls(most, jnp.array(jnp.inf, jnp.float32), zero)
+        return cls(most, jnp.array(jnp.inf, jnp.float32), jnp.zeros((), jnp.int32))
 
 
 class TrainState(eqx.Module):

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import as_core
 
 KICK, NOISE = 0.03, 0.1

@@ -24,8 +24,7 @@ from kaffee.filtering.rollout import core_key_of, free_run
 from kaffee.inference.recordings import filter_recordings
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.records import jsonable
 from kaffee.theory.dpc import Certifier
 

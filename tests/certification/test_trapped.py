@@ -12,8 +12,7 @@ from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import as_core
 from kaffee.report.compare import tabulate_comparison
 from kaffee.systems.catalogue import get_system

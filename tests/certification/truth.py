@@ -10,8 +10,7 @@ from kaffee.metrics.lyapunov import LyapunovSpectrum
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.systems.catalogue import get_system
 
 LATENT, OBSERVED, DT = 5, 3, 0.02

@@ -24,8 +24,7 @@ from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP
 from kaffee.model.observation import LinearObservation, Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import as_core
 from kaffee.records import read_record, write_record
 

@@ -10,8 +10,7 @@ from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.metrics.attractors import measure_distances
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 
 ANGLE = 0.3
 

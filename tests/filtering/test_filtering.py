@@ -12,8 +12,7 @@ from kaffee.filtering.sweep import run_filter
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation, Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import Custom
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate

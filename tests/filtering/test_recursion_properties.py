@@ -38,7 +38,7 @@ from kaffee.filtering.recursion import (
 )
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation, Projection
-from kaffee.model.shell import Shell
+from kaffee.model.statespace import Shell
 from kaffee.model.wrappers import Custom
 
 FILTER = Recursion()
@@ -120,10 +120,7 @@ def test_a_batch_is_its_windows_one_at_a_time(x64):
 
 
 @PROPERTY
-@given(
-    units=arrays(np.float64, OBSERVED, elements=st.floats(1e-3, 1e3)),
-    recursion=st.sampled_from(SWITCHES),
-)
+@given(units=arrays(np.float64, OBSERVED, elements=st.floats(1e-3, 1e3)), recursion=st.sampled_from(SWITCHES))
 def test_units_of_the_observations_cost_exactly_their_logarithm(units, recursion, x64):
     dynamics, observations = make_problem("smooth", "general")
     result = run(recursion, dynamics, observations)

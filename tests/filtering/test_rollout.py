@@ -9,10 +9,10 @@ import pytest
 from models import LATENT, MAPS, OBSERVED, iterate, make_model, matrix_of
 
 import kaffee.filtering.rollout
-from kaffee.filtering.rollout import describe_divergence, free_run
+from kaffee.filtering.rollout import describe_divergence, free_run, mask_diverged
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear
-from kaffee.model.shell import Shell
+from kaffee.model.statespace import Shell
 
 
 @pytest.mark.parametrize("observation", MAPS)
@@ -89,3 +89,4 @@ def test_divergence_in_words():
     assert describe_divergence(jnp.array([0, 0, 0])) == "none of 3 rollouts diverged"
     assert describe_divergence(jnp.array([9, 0, 4])) == "2 of 3 rollouts diverged, the first at step 4"
     assert doctest.testmod(kaffee.filtering.rollout).failed == 0
+    assert mask_diverged(np.array([[1.0], [2e3], [0.0]])).tolist() == [False, True, True]

@@ -16,8 +16,7 @@ from kaffee.filtering.rollout import free_run
 from kaffee.metrics.lyapunov import lyapunov_spectrum
 from kaffee.model.dynamix import DynaMix
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import Confined
 
 from . import oracle

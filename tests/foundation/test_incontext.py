@@ -14,7 +14,7 @@ from kaffee.filtering.sweep import run_filter
 from kaffee.fitting.pipeline import adapt_foundation_model
 from kaffee.foundation.context import IN_CONTEXT, condition, lyapunov_window, read_all
 from kaffee.model.maps import Linear
-from kaffee.model.shell import split_residuals
+from kaffee.model.statespace import split_residuals
 from kaffee.training.forcing import Forcing
 from kaffee.training.loop import Schedule
 from kaffee.training.pretraining import residual_std

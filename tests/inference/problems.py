@@ -10,8 +10,7 @@ from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 
 COLUMNS = ("left", "right")
 SCALER = Scaler(mean=[10.0, -200.0], scale=[3.0, 40.0])

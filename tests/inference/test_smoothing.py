@@ -18,8 +18,7 @@ from kaffee.data.series import Series
 from kaffee.inference.recordings import filter_recordings, smooth
 from kaffee.model.dynamix import DynaMix
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 
 
 def compare(found, reconstruction, means, covariances, r):

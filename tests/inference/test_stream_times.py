@@ -10,11 +10,13 @@ from models import PROPERTY, make_model
 
 from inference.problems import COLUMNS, DT, reconstruct
 from inference.streams import Dripping, followed_lines, rows
+from kaffee.checkpoint.reconstruction import named_arrays
 from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, DataError
 from kaffee.inference.lines import MOST_SKIPPED, BrokenLine, Clock
-from kaffee.inference.online import OnlineFilter, _write_track
+from kaffee.inference.online import _FORMAT, OnlineFilter, fingerprint
 from kaffee.inference.recordings import filter_recordings
+from kaffee.records import write_record
 
 GARBAGE = "### still here"
 
@@ -235,12 +237,13 @@ def test_a_pause_changes_nothing(online, tmp_path, at):
 
 def test_a_state_of_before_steps_since_a_time_were_counted_is_read(online, reconstruction, tmp_path):
     facts = {"gate": None, "patience": 10, "num_steps": 1, "time": 0.5}
-    track = online()._track
-    restored = online().restore(_write_track(tmp_path / "old", reconstruction, track, facts))
+    arrays, model = named_arrays(online()._track), fingerprint(reconstruction)
+    for name, more in (("old", {}), ("damaged", {"steps_since_time": -1})):
+        write_record(tmp_path / name, "online", arrays, {**_FORMAT, "model": model, "facts": {**facts, **more}})
+    restored = online().restore(tmp_path / "old")
     assert (restored.time, restored.steps_since_time) == (0.5, 0)
-    damaged = _write_track(tmp_path / "damaged", reconstruction, track, {**facts, "steps_since_time": -1})
     with pytest.raises(CheckpointError, match="Start anew"):
-        online().restore(damaged)
+        online().restore(tmp_path / "damaged")
 
 
 @PROPERTY

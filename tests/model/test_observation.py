@@ -21,13 +21,14 @@ def test_products_are_those_of_the_matrix(kind, batch, x64):
 
     z, x = draw(LATENT), draw(OBSERVED)
     tall, wide = draw(LATENT, 4), draw(4, LATENT)
-    low, flat = draw(OBSERVED, 4), draw(4, OBSERVED)
+    P, low, flat = draw(LATENT, LATENT), draw(OBSERVED, LATENT), draw(4, OBSERVED)
+    lifted = B.T @ low
     for ours, expected in (
         (observation.observe(jnp.asarray(z)), z @ B.T),
         (observation.lift(jnp.asarray(x)), x @ B),
         (observation.rows(jnp.asarray(tall)), B @ tall),
         (observation.columns(jnp.asarray(wide)), wide @ B.T),
-        (observation.lift_rows(jnp.asarray(low)), B.T @ low),
+        (observation.add_rows_and_columns(jnp.asarray(P), jnp.asarray(low)), P + lifted + lifted.swapaxes(-1, -2)),
         (observation.extend_columns(jnp.asarray(flat)), flat @ B),
     ):
         assert ours.shape == expected.shape
@@ -59,7 +60,7 @@ def test_projection_must_fit(N, M):
 def test_everything_can_be_observed(x64):
     observation = Projection(3, 3)
     X = jnp.arange(9.0).reshape(3, 3)
-    for product in (observation.rows, observation.columns, observation.lift_rows, observation.extend_columns):
+    for product in (observation.rows, observation.columns, observation.extend_columns):
         np.testing.assert_array_equal(product(X), X)
 
 

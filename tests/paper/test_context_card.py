@@ -12,8 +12,7 @@ from kaffee.certification.fidelity import measure_fidelity, simulate_reference
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.paper.context_card import assimilate_sparsely, evaluate_in_context
 from kaffee.records import jsonable
 from kaffee.systems.catalogue import get_system

@@ -14,8 +14,7 @@ from kaffee.errors import CheckpointError
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.context_card import AssimilationRun, filter_held_out
 from kaffee.paper.figures import assimilation as models

@@ -12,8 +12,7 @@ from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import get_method, initial_belief, window_nll
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.paper.controls import SpiralSettings, _spiral_data
 from kaffee.paper.objectives import OBJECTIVES, Budget, fit_control, get_objective, noisy_state
 from kaffee.theory.attenuation import ScalarSystem

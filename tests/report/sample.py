@@ -13,8 +13,7 @@ from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.systems.simulation import Truth
 
 EVIL = "<script>alert(1)</script> & \"x\" </script><!-- \u2028 ü → λ₁ 'y' <img src=x onerror=alert(1)>"

@@ -11,7 +11,7 @@ from models import PROPERTY, gaussian_nll
 from small import small_model
 
 from kaffee.errors import ConfigError, KaffeeError
-from kaffee.model.shell import Shell
+from kaffee.model.statespace import Shell
 from kaffee.theory.attenuation import (
     ScalarSystem,
     _compress_windows,

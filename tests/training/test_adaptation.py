@@ -12,7 +12,7 @@ from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.likelihood import FROZEN_CORE, KAFFEE
 from kaffee.filtering.sweep import run_filter
 from kaffee.metrics.calibration import normalised_nis
-from kaffee.model.shell import Shell
+from kaffee.model.statespace import Shell
 from kaffee.training.adaptation import Adaptation, _latent_states, adapt, nll_objective
 from kaffee.training.loop import Schedule, train
 from kaffee.training.optimiser import Optimiser

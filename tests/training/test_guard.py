@@ -15,8 +15,7 @@ from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import FROZEN_CORE, KAFFEE
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.shell import Shell
-from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.records import read_record, write_record
 from kaffee.training.adaptation import Adaptation, build_guard
 from kaffee.training.guard import FreeRunGuard, Look, apply_guard
