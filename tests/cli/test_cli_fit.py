@@ -16,6 +16,7 @@ import pytest
 import kaffee as library
 from cli.conftest import SMALL, sets
 from kaffee.cli import certify
+from kaffee.cli import fit as fit_command
 from kaffee.cli.conclusion import load_conclusion
 from kaffee.data.writing import write_series
 from kaffee.fitting.config import merge, parse_override, read_toml, update
@@ -181,7 +182,7 @@ def test_data_that_were_refused_can_be_mended_and_run_in_the_same_folder(
     refused("fit", path, "-o", tmp_path / "run", *tiny)
     write_series(values, path)
     seen = []
-    monkeypatch.setattr(certify, "execute", lambda run, **how: seen.append(run.loaded.series))
+    monkeypatch.setattr(fit_command, "execute", lambda run, **how: seen.append(run.loaded.series))
     result = kaffee("fit", path, "-o", tmp_path / "run", "-q", *tiny)
     assert result.exit_code == 0, result.exception
     assert seen[0].num_steps == 600
