@@ -4,8 +4,11 @@ import json as json_module
 
 import typer
 
+commands = typer.Typer()
 
-def cite() -> None:
+
+@commands.command("cite")
+def _cite() -> None:
     """Print BibTeX entries for the paper, the software and DynaMix, for those who use its weights."""
     from importlib.resources import files
 
@@ -15,7 +18,8 @@ def cite() -> None:
     typer.echo(entries.replace("VERSION", __version__), nl=False)
 
 
-def doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+@commands.command("doctor")
+def _doctor(json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Check the installation: versions, devices, and that the gradient is right and how fast it is."""
     from kaffee.filtering.likelihood import examine_installation
 

@@ -10,10 +10,14 @@ from kaffee.cli.conclusion import Conclusion, conclude, draw, explain_staleness,
 from kaffee.cli.fit import Json, Output, Quiet, execute
 from kaffee.cli.options import OwnCore
 
+commands = typer.Typer()
+quick = typer.Typer()
+
 _QUICKSTART: dict[str, Any] = {"simulation": {"num_steps": 25_000}}
 
 
-def quickstart(
+@quick.command("quickstart")
+def _quickstart(
     output: Output = Path("quickstart"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     quiet: Quiet = False,
@@ -35,7 +39,8 @@ def quickstart(
     execute(run, quiet=quiet, json=json)
 
 
-def report(
+@commands.command("report")
+def _report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     on: Annotated[
         list[str] | None,
@@ -70,7 +75,8 @@ def report(
         show(done, json=json)
 
 
-def compare(
+@commands.command("compare")
+def _compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of two or more runs with a certificate.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File of the page.")] = Path("compare.html"),
     json: Json = False,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kaffee.tables import Table
     from kaffee.theory.dpc import Certifier
 
+commands = typer.Typer()
+
 PrintJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")]
 
 
@@ -37,7 +39,8 @@ def _conclude(path: Path, record: Any, figure: "Figure", table: "Table", lines: 
         typer.echo(line)
 
 
-def diagnose(
+@commands.command("diagnose")
+def _diagnose(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     windows: Annotated[int, typer.Option(min=2, help="Training windows to look at.")] = 64,
     horizon: Annotated[
@@ -81,7 +84,8 @@ def diagnose(
     _conclude(run / "diagnose", record, *shown, json)
 
 
-def dpc(
+@commands.command("dpc")
+def _dpc(
     run: Annotated[Path, typer.Argument(help="Folder of a run with a finished prior.")],
     method: Annotated[str | None, typer.Option(help="Adapt by this method; the run's own by default.")] = None,
     every: Annotated[int, typer.Option(min=1, help="Updates between two looks.")] = 10,

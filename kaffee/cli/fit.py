@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kaffee.fitting.run import Run
     from kaffee.fitting.settings import FitSettings
 
+commands = typer.Typer()
+
 Data = Annotated[list[str] | None, typer.Argument(help="Files (each a recording), or the name of a system.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")]
 Set = Annotated[
@@ -41,7 +43,8 @@ def numbers(pairs: list[str]) -> dict[str, Any]:
     return parameters
 
 
-def fit(
+@commands.command("fit")
+def _fit(
     data: Data = None,
     output: Output = Path("run"),
     method: Annotated[
@@ -112,7 +115,8 @@ def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
         typer.echo(f"  {each.key} = {value}  ({reason})", err=True)
 
 
-def resume(
+@commands.command("resume")
+def _resume(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")], quiet: Quiet = False, json: Json = False
 ) -> None:
     """Continue an interrupted fit from its folder alone."""

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
     from kaffee.data.series import Series
 
+commands = typer.Typer()
+
 DIVERGED = BROKEN_LINES = 3  # exit codes of results that are there, but not as they should be
 
 
+@commands.command("filter")
 @options.with_groups
-def filter_(
+def _filter(
     run: Run,
     *,
     files: Annotated[list[str] | None, options.FILES] = None,
@@ -116,8 +119,9 @@ def _filter_stream(
         raise typer.Exit(BROKEN_LINES)
 
 
+@commands.command("smooth")
 @options.with_groups
-def smooth(
+def _smooth(
     run: Run,
     files: options.Files,
     output: options.Output,
@@ -140,8 +144,9 @@ def smooth(
     write_table(table, output, estimates.describe(), json=json, sentence="given all readings")
 
 
+@commands.command("impute")
 @options.with_groups
-def impute(
+def _impute(
     run: Run,
     files: options.Files,
     output: options.Output,
@@ -164,8 +169,9 @@ def impute(
     write_table(estimates.to_series(levels), output, facts, json=json, sentence=sentence)
 
 
+@commands.command("forecast")
 @options.with_groups
-def forecast(
+def _forecast(
     run: Run,
     files: options.Files,
     output: options.Output,
@@ -200,7 +206,8 @@ def forecast(
         raise typer.Exit(DIVERGED)
 
 
-def run_free(
+@commands.command("run-free")
+def _run_free(
     run: Run,
     output: options.Output,
     steps: Annotated[int, typer.Option(min=1, help="Steps to keep.")] = 10_000,

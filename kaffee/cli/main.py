@@ -3,7 +3,6 @@
 import re
 import sys
 import warnings
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -49,14 +48,10 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
-_COMMANDS: tuple[Callable[..., None], ...] = (
-    *(certify.quickstart, simulate.systems, simulate.simulate, fit.fit, fit.resume),
-    *(certify.report, certify.compare),
-    *(infer.filter_, infer.smooth, infer.impute, infer.forecast, infer.run_free),
-    *(diagnose.dpc, diagnose.diagnose, pretrained.adapt, pretrained.zeroshot, about.doctor, about.cite),
-)
-for _command in _COMMANDS:
-    app.command(_command.__name__.rstrip("_").replace("_", "-"))(_command)
+# In the order of `kaffee --help`.
+_GROUPS = (certify.quick, simulate, fit, certify, infer, diagnose, pretrained, about)
+for _part in _GROUPS:
+    app.add_typer(_part if isinstance(_part, typer.Typer) else _part.commands)
 app.add_typer(pretrained.models, name="models")
 # Groups of commands from above this layer (`kaffee bench`, from `kaffee.paper`) or from other packages.
 for _group in entry_points(group="kaffee.commands"):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kaffee.fitting.run import Source
     from kaffee.foundation.hub import Located
 
+commands = typer.Typer()
+
 SYSTEM_CONTEXT = 2000  # rows, as in the paper
 CHECKED_ROWS = 1_000  # after the context of a simulated system, for the check
 _ENOUGH_ROWS = 10_000  # of which D_stsp is small for the truth
@@ -36,7 +38,8 @@ def _find_data(data: str, columns: str | None) -> "Source":
     return parse_source([data], {}, {} if columns is None else {"columns": [c.strip() for c in columns.split(",")]})
 
 
-def adapt(
+@commands.command("adapt")
+def _adapt(
     data: Annotated[str, typer.Argument(help="A file with the context, or the name of a system to simulate.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")],
     method: Annotated[str, typer.Option(help="kaffee, frozen_core (shell only) or one of the controls.")] = "kaffee",
@@ -170,7 +173,8 @@ def _describe_free_run(checked: "Check", likeness: tuple[float, float] | None) -
     return f"free run of the core against {rows} true states: {beside}"
 
 
-def zeroshot(
+@commands.command("zeroshot")
+def _zeroshot(
     data: Annotated[str, typer.Argument(help="A file, or the name of a system to simulate.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps to forecast.")] = 1000,
@@ -268,7 +272,7 @@ def _read(located: "Located") -> Any:
 
 
 @models.command("list")
-def list_models(json: Json = False) -> None:
+def _list_models(json: Json = False) -> None:
     """List the known models, where they are on this machine, and whose they are."""
     from kaffee.errors import CheckpointError
     from kaffee.foundation.hub import locate
@@ -289,8 +293,8 @@ def list_models(json: Json = False) -> None:
         typer.echo(f"  {row['licence']}: {row['attribution']}")
 
 
-@models.command()
-def pull(
+@models.command("pull")
+def _pull(
     name: Annotated[str | None, typer.Argument(help="A model; see kaffee models list.")] = None,
     source: Annotated[
         Path | None, typer.Option("--from", help="Copy from this file or folder instead of the network.")
@@ -308,8 +312,8 @@ def pull(
     typer.echo(f"{release.licence}: {release.attribution}")
 
 
-@models.command()
-def show(
+@models.command("show")
+def _show(
     name: Annotated[str | None, typer.Argument(help="A model, a weight file or a folder.")] = None, json: Json = False
 ) -> None:
     """Show a model on this machine: sizes, gate noise, temperatures, checksum, licence."""

@@ -9,8 +9,11 @@ import typer
 if TYPE_CHECKING:
     from kaffee.tables import Table
 
+commands = typer.Typer()
 
-def systems(
+
+@commands.command("systems")
+def _systems(
     name: Annotated[str | None, typer.Argument(help="A system; all of them if left out.")] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure Lyapunov exponents now instead of showing stored ones.")
@@ -70,7 +73,8 @@ def _describe(system: Any, measured: dict[str, Any]) -> "Table":
     return Table(system.title, ("", system.name), rows)
 
 
-def simulate(
+@commands.command("simulate")
+def _simulate(
     name: Annotated[str, typer.Argument(help="A system; see kaffee systems.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")],
     steps: Annotated[int, typer.Option(help="Rows to write.")] = 10_000,
