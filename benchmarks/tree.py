@@ -15,7 +15,7 @@ TOP = "top level"
 
 
 class Size(NamedTuple):
-    """Files, lines, and functions and classes at module level whose names have no leading underscore."""
+    """Files, lines, and functions and classes at module level that neither they nor their module mark as private."""
 
     files: int = 0
     lines: int = 0
@@ -56,7 +56,9 @@ def modules(root: Path = ROOT) -> Iterator[tuple[str, Path]]:
 
 
 def public_names(path: Path) -> list[str]:
-    """List the functions and classes at module level without a leading underscore."""
+    """List the functions and classes at module level without a leading underscore; a private module has none."""
+    if path.name.startswith("_"):
+        return []
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]

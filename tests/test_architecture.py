@@ -15,11 +15,12 @@ ROOT = Path(__file__).parents[1]
 MODULES = [path for _, path in modules()]
 SIZES = measure()
 
-# What is measured, and the most that is allowed.
+# What is measured, and the most that is allowed. The goal for lines is 21 000 (docs/architecture.md says why it is missed);
+# the limit holds what has been reached, and may only fall.
 LIMITS = {
     "modules at the top level": (SIZES[TOP].files, 6),
     "files": (sum(size.files for size in SIZES.values()), 140),
-    "lines of Python": (sum(size.lines for size in SIZES.values()), 21_000),
+    "lines of Python": (sum(size.lines for size in SIZES.values()), 22_300),
     "lines of the longest file": (max(path.read_text(encoding="utf-8").count("\n") for path in MODULES), 450),
     "public functions and classes": (sum(size.names for size in SIZES.values()), 450),
     "lines of our own JavaScript": (count_javascript(), 100),
@@ -54,6 +55,7 @@ def test_the_contract_is_kept(copy):
         ("model/core.py", "from kaffee.model import alrnn", "No cycles"),
         ("filtering/recursion.py", "import matplotlib", "Numerics import no plotting, table or terminal code"),
         ("data/series.py", "import jax", "Reading a file imports no JAX"),
+        ("report/sections.py", "from kaffee.filtering import sweep", "Reports draw and do not compute"),
     ],
 )
 def test_a_wrong_import_breaks_the_contract(copy, module, wrong, contract):
@@ -68,18 +70,12 @@ def test_a_wrong_import_breaks_the_contract(copy, module, wrong, contract):
     assert f"{contract} BROKEN" in done.stdout
 
 
-# Until the parts of the redesign are merged; see issue 14.
-unfinished = pytest.mark.skipif(LIMITS["lines of Python"][0] > 22_000, reason="the tree is still being merged")
-
-
-@unfinished
 @pytest.mark.parametrize("quantity", LIMITS)
 def test_the_tree_keeps_its_limits(quantity):
     measured, limit = LIMITS[quantity]
     assert measured <= limit, f"kaffee/ has {measured} {quantity}, {limit} are allowed: merge or delete something."
 
 
-@unfinished
 def test_no_name_of_a_module_occurs_twice():
     names = Counter(path.stem for path in MODULES if path.stem != "__init__")
     assert [name for name, count in names.items() if count > 1] == []

@@ -84,7 +84,7 @@ def measure_grounding(
     return measured
 
 
-class EnsembleScores(NamedTuple):
+class _EnsembleScores(NamedTuple):
     """Scores of ensembles in data units, over the paper's number of starts and over all of them.
 
     `rmse_clean` is that of the endpoint against the noise-free state, in standardised units (Eq. rmse_10).
@@ -106,7 +106,7 @@ def score_ensembles(
     protocol: Protocol,
     start: Literal["embedding", "filtered"],
     horizons: tuple[int, ...] | None = None,
-) -> dict[int, EnsembleScores]:
+) -> dict[int, _EnsembleScores]:
     """Score ensembles against noisy observations by horizon: path-mean NLL, CRPS and RMSE of the endpoint.
 
     They start at the "embedding" of a noisy observation, as in the paper, or at a "filtered" belief.
@@ -128,9 +128,9 @@ def score_ensembles(
     future = np.stack([reference.test_observations[s + 1 : s + 1 + longest] for s in starts])
     paths, endpoints = evenly(len(starts), protocol.num_starts), evenly(len(starts), protocol.num_crps_starts)
 
-    def scores(h: int) -> EnsembleScores:
+    def scores(h: int) -> _EnsembleScores:
         last, truth = members[:, :, h - 1], future[:, h - 1]
-        return EnsembleScores(
+        return _EnsembleScores(
             nll=ensemble_nll(members[:, paths, :h], future[paths, :h]),
             crps=ensemble_crps(last[:, endpoints], truth[endpoints]),
             rmse=ensemble_rmse(last[:, endpoints], truth[endpoints]),

@@ -50,19 +50,19 @@ def default_horizons(train: Series, test: Series) -> tuple[int, ...]:
     return tuple(sorted({round(h) for h in np.geomspace(1.0, longest, NUM_HORIZONS)}))
 
 
-class Forecast(NamedTuple):
+class _Forecast(NamedTuple):
     """Gaussian forecasts of readings, noise included, in standardised units: starts x horizons x coordinates."""
 
     mean: Moments
     std: Moments
 
 
-def _climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
+def _climatology(train: Recordings, starts: Starts, horizons: Sequence[int]) -> _Forecast:
     """Forecast N(mean, variance) of the training data, whatever was read last."""
     everything = np.concatenate(train)
     shape = (len(starts.rows), len(horizons), everything.shape[1])
     mean, std = np.nanmean(everything, axis=0), np.nanstd(everything, axis=0)
-    return Forecast(np.broadcast_to(mean, shape), np.broadcast_to(std, shape))
+    return _Forecast(np.broadcast_to(mean, shape), np.broadcast_to(std, shape))
 
 
 def _structure_function(train: Recordings, lag: int) -> Float[np.ndarray, " N"]:
@@ -85,7 +85,7 @@ def hold_readings(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
     return pd.DataFrame(values).ffill().fillna(0.0).to_numpy()
 
 
-def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: Sequence[int]) -> Forecast:
+def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: Sequence[int]) -> _Forecast:
     """Forecast N(last reading, D(h + age)), D the training data's mean squared difference over that many steps.
 
     Climatology where nothing was read yet, or where the training data have no pair of readings so far apart.
@@ -100,7 +100,7 @@ def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: 
             known = (age == old) & (variance > 0)
             mean[:, i][known] = last[known]
             std[:, i][known] = np.sqrt(np.broadcast_to(variance, known.shape)[known])
-    return Forecast(mean, std)
+    return _Forecast(mean, std)
 
 
 @eqx.filter_jit
@@ -127,14 +127,14 @@ def carry_ahead(run: FilterPass, num_steps: int, recursion: Recursion | None = N
     return np.asarray(mean, np.float64).swapaxes(0, 1), np.asarray(variance, np.float64).swapaxes(0, 1)
 
 
-def _gaussian_forecast(run: FilterPass, horizons: Sequence[int]) -> Forecast:
+def _gaussian_forecast(run: FilterPass, horizons: Sequence[int]) -> _Forecast:
     """Forecast readings at `horizons` by the covariance recursion; exact for a linear core, and for any at one step."""
     (mean, variance), chosen = carry_ahead(run, max(horizons)), list(horizons)
     noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
-    return Forecast(mean[:, chosen], np.sqrt(variance[:, chosen] + noise))
+    return _Forecast(mean[:, chosen], np.sqrt(variance[:, chosen] + noise))
 
 
-def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *, seed: int) -> tuple[Forecast, int]:
+def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *, seed: int) -> tuple[_Forecast, int]:
     """Forecast readings at `horizons` by the moments of ensembles; also count the members that left the attractor.
 
     Those are left out from where they left, as in `kaffee.inference.forecast`; with fewer than two others NaN.
@@ -155,10 +155,10 @@ def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *
         mean = kept.sum(axis=0) / np.maximum(count, 1)
         squares = np.where(gone, 0.0, (kept - mean) ** 2).sum(axis=0)
         moments.append([np.where(count > 1, m, np.nan) for m in (mean, np.sqrt(squares / np.maximum(count - 1, 1)))])
-    return Forecast(*(np.concatenate(parts)[:S] for parts in zip(*moments, strict=True))), diverged
+    return _Forecast(*(np.concatenate(parts)[:S] for parts in zip(*moments, strict=True))), diverged
 
 
-class Score(NamedTuple):
+class _Score(NamedTuple):
     """Scores of one method at one horizon, means over the same readings for all methods.
 
     In data units, and `_standard` in units of the training data's spread, which suits coordinates in different units.
@@ -175,7 +175,7 @@ class Score(NamedTuple):
     num_entries: int
 
 
-class Skill(NamedTuple):
+class _Skill(NamedTuple):
     """How much better than the best baseline: mean of NLL(baseline) - NLL(surrogate), in nats per entry.
 
     `error` is its standard error from `num_blocks` blocks of time: errors of neighbouring starts are not independent.
@@ -199,21 +199,21 @@ class Scores:
 
     horizons: tuple[int, ...]
     times: tuple[float, ...]
-    methods: dict[str, list[Score]]
-    skill: list[Skill]
+    methods: dict[str, list[_Score]]
+    skill: list[_Skill]
     num_starts: int
     members: int
     diverged_members: int
 
 
-def _score_gaussian(y: Entries, mean: Entries, std: Entries, mask: Mask, scale: Float[np.ndarray, " N"]) -> Score:
+def _score_gaussian(y: Entries, mean: Entries, std: Entries, mask: Mask, scale: Float[np.ndarray, " N"]) -> _Score:
     """Score Gaussian forecasts of y, all in standardised units; NaN if one of them is not finite."""
     if not mask.any():
-        return Score(nan, nan, nan, nan, nan, nan, nan, 0)
+        return _Score(nan, nan, nan, nan, nan, nan, nan, 0)
     units = np.broadcast_to(scale, y.shape)[mask]
     y, mean, std = y[mask], mean[mask], np.maximum(std[mask], STD_FLOOR)
     nll, crps, squares = gaussian_nll(y, mean, std), gaussian_crps(y, mean, std), (y - mean) ** 2
-    return Score(
+    return _Score(
         nll=float(np.mean(nll + np.log(units))),
         crps=float(np.mean(crps * units)),
         rmse=float(np.sqrt(np.mean(squares * units**2))),
@@ -261,7 +261,7 @@ def score_forecasts(
     }
     if linear is not None:
         forecasts["linear"] = _gaussian_forecast(linear, horizons)
-    methods: dict[str, list[Score]] = {name: [] for name in forecasts}
+    methods: dict[str, list[_Score]] = {name: [] for name in forecasts}
     skill = []
     for i, h in enumerate(horizons):
         y = starts.ahead(run.standard, h)
@@ -275,7 +275,7 @@ def score_forecasts(
         surrogate = nlls.pop(SURROGATE)
         totals = {name: float(np.sum(nll[mask])) for name, nll in nlls.items()}
         best = min(totals, key=totals.__getitem__)
-        skill.append(Skill(best, *block_mean(nlls[best] - surrogate, mask)))
+        skill.append(_Skill(best, *block_mean(nlls[best] - surrogate, mask)))
     times = tuple(h * run.reconstruction.dt for h in horizons)
     return Scores(horizons, times, methods, skill, len(starts.rows), members, diverged)
 

@@ -116,7 +116,7 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
 
 
 @dataclass(frozen=True)
-class Whiteness:
+class _Whiteness:
     """Autocorrelations of the whitened innovations, coordinate by coordinate.
 
     Attributes:
@@ -142,7 +142,7 @@ class Whiteness:
     outside: float
 
 
-def _whiteness(recordings: Sequence[Float[np.ndarray, "T N"]]) -> Whiteness | None:
+def _whiteness(recordings: Sequence[Float[np.ndarray, "T N"]]) -> _Whiteness | None:
     """Measure how white sequences are (NaN where there is no value); None if they are too short to tell.
 
     Q = sum_k n_k r_k^2, which is Ljung and Box's n (n + 2) r_k^2 / (n - k) up to terms of order 1 / n and holds with
@@ -159,7 +159,7 @@ def _whiteness(recordings: Sequence[Float[np.ndarray, "T N"]]) -> Whiteness | No
     degrees = usable.sum(axis=0)
     Q = np.where(degrees > 0, np.nansum((r / error) ** 2, axis=0), np.nan)
     lag, coordinate = np.unravel_index(np.nanargmax(np.abs(r)), r.shape)
-    return Whiteness(
+    return _Whiteness(
         lags=list(range(1, NUM_LAGS + 1)),
         autocorrelations=r,
         bands=bands,
@@ -209,7 +209,7 @@ class Residuals:
     coverage_each: Float[np.ndarray, " N"]
     curve_levels: tuple[float, ...]
     curve: list[float]
-    whiteness: Whiteness | None
+    whiteness: _Whiteness | None
 
 
 def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:

@@ -33,7 +33,7 @@ MAX_PRODUCTS = 8
 """Coordinates up to which products of two of them are features; beyond, squares alone."""
 
 
-class ErrorSizePrediction(NamedTuple):
+class _ErrorSizePrediction(NamedTuple):
     """How well the size of errors can be predicted, by the best predictor.
 
     `rank` is the correlation of its predictions with the rank of |error|, mean over coordinates, 0 if sizes do not
@@ -45,7 +45,7 @@ class ErrorSizePrediction(NamedTuple):
     error: float
 
 
-class Ranks(NamedTuple):
+class _Ranks(NamedTuple):
     """Rank correlation of a prediction of spread with |error|: pooled, and the mean of those within coordinates.
 
     Attributes:
@@ -62,7 +62,7 @@ class Ranks(NamedTuple):
     within_ratio: float
 
 
-class Curve(NamedTuple):
+class _Curve(NamedTuple):
     """The spread-skill curve: equally filled bins of predicted variance, in standardised units.
 
     Attributes:
@@ -90,10 +90,10 @@ class Spread(NamedTuple):
     horizon: int
     num_entries: int
     ratio: float
-    spread: Ranks
-    growth: Ranks
-    curve: Curve
-    foretold: ErrorSizePrediction
+    spread: _Ranks
+    growth: _Ranks
+    curve: _Curve
+    foretold: _ErrorSizePrediction
 
 
 @dataclass(frozen=True)
@@ -141,19 +141,19 @@ def _cross_fit(features: Float[np.ndarray, "S F"], ranks: Entries, mask: Mask, s
     return predicted
 
 
-def _correlate_sizes(by: str, predicted: Entries, ranks: Entries, mask: Mask) -> ErrorSizePrediction:
+def _correlate_sizes(by: str, predicted: Entries, ranks: Entries, mask: Mask) -> _ErrorSizePrediction:
     """Correlate predictions with ranks within coordinates, with a standard error from blocks of time."""
     products = np.zeros(ranks.shape)
     for j, seen in enumerate(mask.T):
         p = predicted[seen, j]
         if len(p) and (spread := p.std()) > 0:
             products[seen, j] = (p - p.mean()) / spread * ranks[seen, j]
-    return ErrorSizePrediction(by, *block_mean(products, mask)[:2])
+    return _ErrorSizePrediction(by, *block_mean(products, mask)[:2])
 
 
 def _predict_error_size(
     error: Entries, mask: Mask, starts: Starts, horizon: int, state: Entries, by_tangents: Entries | None
-) -> ErrorSizePrediction:
+) -> _ErrorSizePrediction:
     """Predict |error| by the better of both: the filtered signal at each start, and variances by tangents."""
     ranks, usable = _rank_sizes(error, mask), np.isfinite(state).all(axis=1)
     kept = mask & usable[:, None]
@@ -179,14 +179,14 @@ def _correlations(predictor: Entries, error: Entries, mask: Mask) -> tuple[float
 
 def _correlate_with_error(
     predictor: Entries, std: Entries, error: Entries, mask: Mask, rng: np.random.Generator
-) -> Ranks:
+) -> _Ranks:
     """Correlate `predictor` with |error| by rank, beside errors drawn from N(0, std^2)."""
     achieved = np.array(_correlations(predictor, np.abs(error), mask))
     draws = [_correlations(predictor, np.abs(std * rng.standard_normal(std.shape)), mask) for _ in range(NUM_DRAWS)]
     ceiling = np.mean(draws, axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(np.abs(ceiling) >= MIN_CEILING, achieved / ceiling, np.nan)
-    return Ranks(*achieved.tolist(), *ceiling.tolist(), *ratio.tolist())
+    return _Ranks(*achieved.tolist(), *ceiling.tolist(), *ratio.tolist())
 
 
 def _bin(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) -> tuple[np.ndarray, np.ndarray, float]:
@@ -199,12 +199,12 @@ def _bin(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) ->
     return x, y, slope
 
 
-def _spread_curve(variance: Entries, squares: Entries, mask: Mask) -> Curve:
+def _spread_curve(variance: Entries, squares: Entries, mask: Mask) -> _Curve:
     """Bin the squared error by predicted variance."""
     count = np.maximum(mask.sum(axis=0), 1)
     typical = np.maximum(np.where(mask, variance, 0.0).sum(axis=0) / count, 1e-30)
     *_, within = _bin((variance / typical)[mask], (squares / typical)[mask])
-    return Curve(*_bin(variance[mask], squares[mask]), within)
+    return _Curve(*_bin(variance[mask], squares[mask]), within)
 
 
 def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> SpreadGrowth:

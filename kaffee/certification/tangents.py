@@ -197,7 +197,7 @@ def _choose_candidate(candidates: list[Candidate]) -> Candidate:
     return max(as_good, key=lambda c: (float(c.name.split()[1]), -c.error))
 
 
-class Growths(NamedTuple):
+class _Growths(NamedTuple):
     """Log-growths of variance at the `chosen` starts of a filter pass, which are complete, with neighbours.
 
     Attributes:
@@ -238,7 +238,7 @@ class TangentProxy:
     candidates: list[Candidate]
 
 
-def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate]) -> tuple[TangentProxy, Growths]:
+def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate]) -> tuple[TangentProxy, _Growths]:
     """Measure the proxy by the best of `candidates`; also return the growths behind it.
 
     Tangents are taken at the smoothed held-out rows that forecasts start from, the same for every model.
@@ -269,7 +269,7 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
 
     half = len(now) // 2
     r = spearman(grow(slice(0, half)), grow(slice(half, None)))
-    growths = Growths(chosen, covariance, model[chosen], grow(slice(None)))
+    growths = _Growths(chosen, covariance, model[chosen], grow(slice(None)))
     linear = min((c.error for c in candidates if c.name == "linear"), default=float("nan"))
     proxy = TangentProxy(
         *correlate_growths(growths.model, growths.proxy, tolerance=TOLERANCE),

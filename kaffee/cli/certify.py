@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kaffee.cli.conclusion import Conclusion, conclude, draw, explain_staleness, show
+from kaffee.cli._conclusion import Conclusion, conclude, draw, explain_staleness, show
+from kaffee.cli._options import OwnCore
 from kaffee.cli.fit import Json, Output, Quiet, execute
-from kaffee.cli.options import OwnCore
 
 commands = typer.Typer()
 quick = typer.Typer()

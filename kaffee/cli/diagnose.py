@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli.options import OwnCore
+from kaffee.cli._options import OwnCore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli.options import RecordingColumn, TimeColumn, TimeTolerance, reading_options
+from kaffee.cli._options import RecordingColumn, TimeColumn, TimeTolerance, reading_options
 
 if TYPE_CHECKING:
     from kaffee.fitting.defaults import Suggested
@@ -130,7 +130,7 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
     from rich.console import Console
 
     from kaffee.certification.certificate import describe_shortage
-    from kaffee.cli.conclusion import conclude, load_conclusion, show
+    from kaffee.cli._conclusion import conclude, load_conclusion, show
     from kaffee.fitting.initial_core import is_own
     from kaffee.fitting.run import short_recordings, summarise
     from kaffee.progress import TrainingProgress

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli import options
-from kaffee.cli.options import Json, OwnCore, RecordingOptions, Run, write_table
+from kaffee.cli import _options as options
+from kaffee.cli._options import Json, OwnCore, RecordingOptions, Run, write_table
 
 if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kaffee.cli._options import check_output
 from kaffee.cli.fit import Certify
-from kaffee.cli.options import check_output
 
 if TYPE_CHECKING:
     from kaffee.certification.check import Check
@@ -70,7 +70,7 @@ def _adapt(
     from dataclasses import replace
 
     from kaffee.certification.check import check, compare_runs
-    from kaffee.cli.conclusion import conclude, show
+    from kaffee.cli._conclusion import conclude, show
     from kaffee.errors import ConfigError, DataError
     from kaffee.fitting.initial_core import absolute, find_start
     from kaffee.fitting.pipeline import UNTRAINED

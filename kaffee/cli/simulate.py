@@ -86,8 +86,8 @@ def _simulate(
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Simulate a system with process and observation noise as the paper defines them."""
+    from kaffee.cli._options import check_output
     from kaffee.cli.fit import numbers
-    from kaffee.cli.options import check_output
     from kaffee.data.series import Series
     from kaffee.data.writing import write_series
     from kaffee.errors import ConfigError

@@ -16,7 +16,7 @@ from kaffee.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kaffee.data.timeindex import Clock
+    from kaffee.data._timeindex import Clock
 
 _NAME = "X"
 """What messages call the data."""
@@ -74,7 +74,7 @@ class Data:
 
     Attributes:
         join: Makes one result of those of all recordings: a list, unless there was one recording.
-        frequency: Of their calendar, if they are on one, see `kaffee.data.timeindex`.
+        frequency: Of their calendar, if they are on one, see `kaffee.data._timeindex`.
     """
 
     series: Series
@@ -201,7 +201,7 @@ _Part = tuple[Values, tuple[str, ...], _TableFrame]
 
 def _read_table(table: Any, where: str, wanted: tuple[str, ...] | None, frequency: str | None, fitting: bool) -> _Part:
     """Read a DataFrame or a Series of pandas; its index holds the times."""
-    from kaffee.data.timeindex import read_index
+    from kaffee.data._timeindex import read_index
 
     vector = table.ndim == 1
     if vector:

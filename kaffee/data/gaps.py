@@ -57,7 +57,7 @@ def constant_columns(values: Values) -> Bool[np.ndarray, " N"]:
     return values.std(axis=0) <= 1e-12 * np.maximum(np.abs(values).max(axis=0), 1e-300)
 
 
-def overlap(train: Series, test: Series) -> tuple[int, int, float]:
+def _overlap(train: Series, test: Series) -> tuple[int, int, float]:
     """Count complete rows of the test data: in the training data as well, all, and common by chance if independent.
 
     Coarse readings are alike without being the same: where rows of the training data repeat, stretches of several rows
@@ -76,7 +76,7 @@ def overlap(train: Series, test: Series) -> tuple[int, int, float]:
 
 def training_rows_note(train: Series, test: Series) -> str:
     """Warn if test rows also occur in the training data; empty otherwise."""
-    common, total, by_chance = overlap(train, test)
+    common, total, by_chance = _overlap(train, test)
     if common <= _FEW + by_chance:
         return ""
     return (

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kaffee.data.arrayfiles import Roles, Table, open_numpy, open_parquet
+from kaffee.data._arrayfiles import Roles, Table, open_numpy, open_parquet
+from kaffee.data._textfiles import MISSING, TextFile, parse_number, read_text
 from kaffee.data.series import Series
-from kaffee.data.textfiles import MISSING, TextFile, parse_number, read_text
 from kaffee.data.timeaxis import Dates, Origin, check_same_step, is_time_name, regularise_time, seconds, shown
 from kaffee.data.validation import check_columns, check_finite, check_times, count_seconds, find_column, quoted
 from kaffee.errors import ConfigError, DataError

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kaffee.data.arrayfiles import require_pyarrow
+from kaffee.data._arrayfiles import require_pyarrow
+from kaffee.data._textfiles import parse_number
 from kaffee.data.reading import SUFFIXES
 from kaffee.data.series import Series
-from kaffee.data.textfiles import parse_number
 from kaffee.data.timeaxis import is_timestamp
 from kaffee.errors import ConfigError, DataError
 from kaffee.records import write_atomically

@@ -17,7 +17,7 @@ DIVERGENCE_BOUND = 1e3
 _Pair = tuple[Array, Array]
 
 
-class Rollout(NamedTuple):
+class _Rollout(NamedTuple):
     """A batch of free runs; `diverged_at` is the first step (from 1) at which a state was beyond the bound, or 0."""
 
     states: Float[Array, "S T M"]
@@ -35,7 +35,7 @@ def free_run(
     core_key: Key[Array, ""] | None = None,
     transient: int = 0,
     bound: float = DIVERGENCE_BOUND,
-) -> Rollout:
+) -> _Rollout:
     """Run the surrogate on its own from latent states, in standardised coordinates.
 
     Args:
@@ -61,7 +61,7 @@ def free_run(
     # Drawn before the loop, where it is a vector operation; step by step it costs a fifth of a step of DynaMix.
     steps = jnp.arange(transient, transient + num_steps)
     (_, diverged_at), (states, xs) = jax.lax.scan(body, carry, (steps, jax.vmap(draw)(steps)))
-    return Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at)
+    return _Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at)
 
 
 @eqx.filter_jit

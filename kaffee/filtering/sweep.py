@@ -83,7 +83,7 @@ def split_recordings(rows: Any, lengths: Sequence[int]) -> list[Any]:
     return [jax.tree.map(lambda a, r=r, T=T: a[:T, r], arrays) for r, T in enumerate(lengths)]
 
 
-class Filtered(NamedTuple):
+class _Filtered(NamedTuple):
     """Moments at every step after the first row, in standardised coordinates; `_std` are marginal.
 
     Attributes:
@@ -120,7 +120,7 @@ def run_filter(
     recursion: Recursion | None = None,
     initial: Belief | None = None,
     key: Key[Array, ""] | None = None,
-) -> Filtered:
+) -> _Filtered:
     """Run the bare recursion over a batch of standardised arrays: no gate, no restart.
 
     The first row anchors the belief unless `initial` is given; then every row is assimilated and the results have as
@@ -133,7 +133,7 @@ def run_filter(
     swept = sweep(model, recursion or Recursion(), rows, gate=None, keep=_keep_residual, initial=initial, noise=noise)
     row, v = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), swept.rows)
     observed = (row.signal_std, row.reading_mean, row.reading_std, v, row.nis, row.nll, row.fault)
-    return Filtered(row.state_mean, row.state_std, *observed, swept.final)
+    return _Filtered(row.state_mean, row.state_std, *observed, swept.final)
 
 
 def _keep_residual(track: Track, row: Row, step: Step) -> tuple[Row, Array]:

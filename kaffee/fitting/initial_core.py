@@ -31,7 +31,7 @@ from kaffee.records import read_json
 _CONTEXT_ROWS = 2000  # as many as the paper's contexts have
 
 
-class Start(NamedTuple):
+class _Start(NamedTuple):
     """Where training begins.
 
     Attributes:
@@ -47,7 +47,7 @@ class Start(NamedTuple):
     context: Float[np.ndarray, "T N"] | None = None
 
 
-def find_start(settings: FitSettings, series: Series) -> Start:
+def find_start(settings: FitSettings, series: Series) -> _Start:
     """Create or load what a fit of this series starts from; neither units nor a context come from held-out rows."""
     train, _ = series.split(1.0 - settings.test_fraction)
     if settings.foundation is not None:
@@ -73,10 +73,10 @@ def find_start(settings: FitSettings, series: Series) -> Start:
         model, scaler = known.model, known.scaler
         train, _ = series.split(1.0 - settings.test_fraction)
     check_observed(train.recordings, train.columns, train.label)
-    return Start(model, scaler, series, train.standardised(scaler))
+    return _Start(model, scaler, series, train.standardised(scaler))
 
 
-def _read_context(settings: FoundationSettings, series: Series, train: Series) -> Start:
+def _read_context(settings: FoundationSettings, series: Series, train: Series) -> _Start:
     """Let a foundation model read the training rows, but for those that it is adapted on."""
     if train.num_recordings != 1:
         raise ConfigError(f"A context is one recording; {series.label} has {series.num_recordings}. Split the file.")
@@ -84,7 +84,7 @@ def _read_context(settings: FoundationSettings, series: Series, train: Series) -
     [observations] = train.recordings
     known, rows = condition(model, observations, held_out=settings.held_out or 0.0)
     context = known.scaler.transform(np.asarray(observations, np.float64)) if settings.held_out else None
-    return Start(known.model, known.scaler, series, rows, context)
+    return _Start(known.model, known.scaler, series, rows, context)
 
 
 def _load_start(start: str, series: Series, train: Series) -> tuple[Reconstruction, Series]:

@@ -36,7 +36,7 @@ GATING = {
 
 
 @dataclass(frozen=True)
-class Architecture:
+class _Architecture:
     """The sizes that the configuration states."""
 
     latent_dim: int
@@ -45,7 +45,7 @@ class Architecture:
     num_gates: int
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], where: str) -> "Architecture":
+    def from_config(cls, config: Mapping[str, Any], where: str) -> "_Architecture":
         """Read the JSON of the release; options that kaffee does not implement are errors."""
         given = config.get("architecture")
         if not isinstance(given, dict):
@@ -81,7 +81,7 @@ class Weights:
     """A checkpoint that was read and checked: tensors under the names of the release, and the weight file's SHA-256."""
 
     name: str
-    architecture: Architecture
+    architecture: _Architecture
     tensors: Mapping[str, np.ndarray]
     sha256: str
 
@@ -134,7 +134,7 @@ def decode_weights(content: bytes, config_content: bytes, where: str, config_whe
         raise CheckpointError(f"{config_where} is not JSON: {error}.{_REMEDY}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{config_where} holds {type(config).__name__} instead of a JSON object.{_REMEDY}")
-    architecture = Architecture.from_config(config, config_where)
+    architecture = _Architecture.from_config(config, config_where)
     try:
         tensors = decode_arrays(content)
     except (SafetensorError, KeyError, ValueError) as error:
@@ -193,7 +193,7 @@ class Release:
     licence: str
     attribution: str
     digest: str
-    architecture: Architecture
+    architecture: _Architecture
 
     @property
     def files(self) -> tuple[str, str]:
@@ -227,7 +227,7 @@ KNOWN = {
             "Statistics, NeurIPS 2025"
         ),
         digest="f8f00dc2473a61189d5e91db0dbb8c50cb4cffae801dfd8e902de8cb6857463f",
-        architecture=Architecture(latent_dim=30, num_observed=3, num_experts=10, num_gates=2),
+        architecture=_Architecture(latent_dim=30, num_observed=3, num_experts=10, num_gates=2),
     )
 }
 

@@ -90,7 +90,7 @@ class OnlineFilter:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""
         facts: dict[str, Any] = {"gate": self.gate, "patience": self.patience}
         facts |= {"num_steps": self.num_steps, "time": self.time, "steps_since_time": self.steps_since_time}
-        meta = {**_FORMAT, "versions": versions(), "model": fingerprint(self.reconstruction), "facts": facts}
+        meta = {**_FORMAT, "versions": versions(), "model": _fingerprint(self.reconstruction), "facts": facts}
         write_record(Path(path), _NAME, named_arrays(self._track), meta)
         return Path(path)
 
@@ -182,7 +182,7 @@ def _find_places(num_observed: int, latent_dim: int) -> tuple[list[slice | int],
     return places, end
 
 
-def fingerprint(reconstruction: Reconstruction) -> str:
+def _fingerprint(reconstruction: Reconstruction) -> str:
     """Hash (SHA-256) all that decides what a filter computes: weights, scaler, method."""
     head = {"scaler": reconstruction.scaler.to_dict(), "method": reconstruction.method}
     digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
@@ -199,7 +199,7 @@ def _read_state(folder: Path, reconstruction: Reconstruction) -> tuple[dict[str,
             f"{folder}/{_NAME}.json is not the state of an online filter that this version reads (format "
             f"{meta.get('format')!r:.80}, version {meta.get('format_version')!r:.80}). Start anew without it."
         )
-    if meta.get("model") != fingerprint(reconstruction):
+    if meta.get("model") != _fingerprint(reconstruction):
         raise CheckpointError(
             f"{folder} is the state of another model's filter. Restore it with the model it was saved with, or start "
             "anew without it."

@@ -11,7 +11,7 @@ from typing import IO, Any, Self
 
 import numpy as np
 
-from kaffee.inference.lines import BrokenLine, Clock, LineReader, LineWriter, Reading
+from kaffee.inference._lines import BrokenLine, Clock, LineReader, LineWriter, Reading
 from kaffee.inference.online import OnlineFilter
 
 READ_SIZE = 1 << 16
@@ -20,7 +20,7 @@ PORTION = 4096  # steps that are filtered in one go
 
 
 @dataclass
-class Followed:
+class _Followed:
     """Counts of what went through a stream.
 
     Attributes:
@@ -49,7 +49,7 @@ def follow(
     any_step: bool = False,
     time_column: str | None = None,
     levels: Sequence[float] = (),
-) -> Followed:
+) -> _Followed:
     """Filter lines until the stream ends, or the reader of the output leaves.
 
     All lines that are waiting are filtered in one go and written at once; results do not depend on how lines arrive.
@@ -68,7 +68,7 @@ def follow(
     reader = LineReader(online.columns, time_column)
     writer = LineWriter(online.columns, np.dtype(online.reconstruction.model.dtype).name, levels)
     clock = Clock(None if any_step else online.reconstruction.dt, online.time, online.steps_since_time)
-    total = Followed()
+    total = _Followed()
     try:
         for lines in _read_batches(source):
             texts = [None if line is None else line.decode("utf-8", errors="replace") for line in lines]
@@ -179,7 +179,7 @@ def _portions(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
         yield kept
 
 
-def _encode(online: OnlineFilter, writer: LineWriter, readings: list[Reading], total: Followed) -> list[str]:
+def _encode(online: OnlineFilter, writer: LineWriter, readings: list[Reading], total: _Followed) -> list[str]:
     """Filter readings and write their JSON lines; counts them in `total`."""
     steps = [reading for reading in readings if reading.values is not None]
     rows = np.cumsum([1 + reading.skipped for reading in steps], dtype=np.int64) - 1

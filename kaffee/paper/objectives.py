@@ -53,7 +53,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class ControlObjective:
+class _ControlObjective:
     """An objective of the controls: the noisy-state predictive one over H = `horizon` steps, or KAFFEE's if None."""
 
     name: str
@@ -82,22 +82,22 @@ class ControlObjective:
         )
 
 
-def noisy_state(horizon: int) -> ControlObjective:
+def noisy_state(horizon: int) -> _ControlObjective:
     """Return the noisy-state predictive objective over `horizon` steps."""
-    return ControlObjective(f"noisy_state_{horizon}", horizon)
+    return _ControlObjective(f"noisy_state_{horizon}", horizon)
 
 
-OBJECTIVES = {each.name: each for each in (ControlObjective("kaffee"), *map(noisy_state, (1, 5, 20)))}
+OBJECTIVES = {each.name: each for each in (_ControlObjective("kaffee"), *map(noisy_state, (1, 5, 20)))}
 
 
-def get_objective(name: str) -> ControlObjective:
+def get_objective(name: str) -> _ControlObjective:
     """Return the objective of that name."""
     if name not in OBJECTIVES:
         raise ConfigError(unknown("objective of the controls", name, OBJECTIVES))
     return OBJECTIVES[name]
 
 
-class DataUnits(Core):
+class _DataUnits(Core):
     """A core of standardised coordinates in data units: z -> m + s F((z - m) / s)."""
 
     inner: Core
@@ -127,7 +127,7 @@ class Trace(Watcher):
 def fit_control(
     core: Core,
     simulation: Simulation,
-    objective: ControlObjective,
+    objective: _ControlObjective,
     budget: Budget,
     *,
     seed: int,
@@ -154,7 +154,7 @@ def fit_control(
     # If observations are taken for states, x_{t+1} = F(x_t) + residual: all of Gamma + Lambda is noise of the state.
     process = Gamma if objective.horizon is None else Gamma + Lambda
     shell = Shell.from_std(scale * jnp.sqrt(process), scale * jnp.sqrt(Lambda), model.dtype)
-    return trained, model.replace(core=DataUnits(model.core, mean, scale), shell=shell)
+    return trained, model.replace(core=_DataUnits(model.core, mean, scale), shell=shell)
 
 
 def true_model(simulation: Simulation) -> StateSpaceModel:

@@ -30,7 +30,7 @@ FACTOR, MARGIN = 2.0, 0.25
 NUM_WINDOWS, WINDOW_ROWS = 64, 256  # windows of training data whose filtered states a core is confined to
 
 
-class Look(NamedTuple):
+class _Look(NamedTuple):
     """Number of free runs that diverge or stay in a part of the attractor; nats from the data of the others, or inf."""
 
     lost: int
@@ -43,7 +43,7 @@ class Guard(Protocol):
     @property
     def every(self) -> int: ...
 
-    def look(self, model: StateSpaceModel, /) -> Look: ...
+    def look(self, model: StateSpaceModel, /) -> _Look: ...
 
 
 class FreeRunGuard:
@@ -74,7 +74,7 @@ class FreeRunGuard:
         rows = complete_rows(series)
         return len(rows) >= cls.LEAST_ROWS and not constant_columns(rows).all()
 
-    def look(self, model: StateSpaceModel) -> Look:
+    def look(self, model: StateSpaceModel) -> _Look:
         """Count lost runs of the finished model's core, and measure the distance of the others."""
         model = self._finish(model)
         how: dict[str, Any] = {"transient": self.STEPS - self._length, "core_key": core_key_of(model.core, self.SEED)}
@@ -83,7 +83,7 @@ class FreeRunGuard:
         rows = runs.reshape(-1, runs.shape[-1])
         rows = rows[evenly(len(rows), min(self.ROWS, len(rows)))]
         distance = self._target.measure([rows])[0].d_stsp if len(rows) else float("inf")
-        return Look(len(self._starts) - len(runs), distance)
+        return _Look(len(self._starts) - len(runs), distance)
 
 
 def apply_guard(guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState) -> TrainState:
@@ -108,7 +108,7 @@ def _roll_back(state: TrainState, kept: TrainState) -> TrainState:
     return eqx.tree_at(lambda each: (each.parameters, each.optimiser), state, chosen)
 
 
-def state_range(
+def _state_range(
     model: StateSpaceModel, series: Series, recursion: Recursion, *, seed: int = 0
 ) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
     """Return the lowest and highest filtered mean of every latent coordinate over windows of a standardised series.
@@ -127,7 +127,7 @@ def state_range(
 
 def confine(model: StateSpaceModel, series: Series, recursion: Recursion, *, margin: float = 0.25) -> StateSpaceModel:
     """Confine the core of a model to the range of filtered states, widened by `margin` of it on both sides."""
-    low, high = state_range(model, series, recursion)
+    low, high = _state_range(model, series, recursion)
     with np.errstate(invalid="ignore"):
         width = np.where(np.isfinite(high - low), margin * (high - low), 0.0)
     core = model.core.inner if isinstance(model.core, Confined) else model.core

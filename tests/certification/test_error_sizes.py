@@ -6,7 +6,8 @@ import pytest
 from certification.oscillator import simulated, true_model
 from certification.problems import passed
 from kaffee.certification.innovations import Starts, choose_starts, filter_pass
-from kaffee.certification.spread import ErrorSizePrediction, SpreadGrowth, _predict_error_size, spread_growth
+from kaffee.certification.spread import SpreadGrowth, _predict_error_size, spread_growth
+from kaffee.certification.spread import _ErrorSizePrediction as ErrorSizePrediction
 from kaffee.certification.verdicts import _judge_spread
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler

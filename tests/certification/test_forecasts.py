@@ -7,15 +7,15 @@ from scipy.stats import norm
 
 from certification.problems import SCALER, gappy_series, passed, train_series, wrong_dynamics
 from kaffee.certification.forecasts import (
-    Score,
     Scores,
-    Skill,
     _ensemble_forecast,
     _gaussian_forecast,
     _score_gaussian,
     block_mean,
     score_forecasts,
 )
+from kaffee.certification.forecasts import _Score as Score
+from kaffee.certification.forecasts import _Skill as Skill
 from kaffee.certification.innovations import Starts
 from kaffee.certification.spread import _correlate_with_error, _spread_curve, spread_growth
 from kaffee.certification.verdicts import _judge_skill, _judge_spread

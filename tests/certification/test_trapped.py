@@ -17,7 +17,8 @@ from kaffee.model.wrappers import as_core
 from kaffee.report.compare import tabulate_comparison
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
-from kaffee.training.guard import FreeRunGuard, Look
+from kaffee.training.guard import FreeRunGuard
+from kaffee.training.guard import _Look as Look
 
 ROWS, PIECE = 1200, 240
 SYSTEM = get_system("lorenz63")

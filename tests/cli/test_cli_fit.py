@@ -17,7 +17,7 @@ import kaffee as library
 from cli.conftest import SMALL, sets
 from kaffee.cli import certify
 from kaffee.cli import fit as fit_command
-from kaffee.cli.conclusion import load_conclusion
+from kaffee.cli._conclusion import load_conclusion
 from kaffee.data.writing import write_series
 from kaffee.fitting.config import merge, parse_override, read_toml, update
 from kaffee.fitting.run import Run

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from kaffee.certification.certificate import CertificationSettings, certify
-from kaffee.cli.conclusion import explain_staleness
-from kaffee.data.gaps import overlap, training_rows_note
+from kaffee.cli._conclusion import explain_staleness
+from kaffee.data.gaps import _overlap as overlap
+from kaffee.data.gaps import training_rows_note
 from kaffee.data.series import Series
 from kaffee.data.writing import write_series
 from kaffee.fitting.run import Run, Source, _find_place

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kaffee.data._timeindex import read_index
 from kaffee.data.series import Series
-from kaffee.data.timeindex import read_index
 from kaffee.errors import DataError
 
 

@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from kaffee.errors import CheckpointError
-from kaffee.foundation.weights import Architecture, decode_weights, read_weights
+from kaffee.foundation.weights import _Architecture as Architecture
+from kaffee.foundation.weights import decode_weights, read_weights
 
 from .conftest import make_core, release_of, write_release
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fuzz.damage import JSON, fuzz, result_or_advice
 from fuzz.test_fuzz_text import CELLS
-from kaffee.inference.lines import BrokenLine, LineReader, Reading
+from kaffee.inference._lines import BrokenLine, LineReader, Reading
 
 COLUMNS = ("x", "y")
 HEADERS = ["", "x,y", "t,y,x", '"time";"x";"y"', "y x z", "x\ty\tx", "T,x,y,t"]

@@ -13,7 +13,7 @@ from models import PROPERTY, make_model
 from inference.problems import COLUMNS, SCALER, reconstruct
 from inference.streams import Dripping, followed
 from kaffee.errors import DataError
-from kaffee.inference.lines import BrokenLine, LineReader
+from kaffee.inference._lines import BrokenLine, LineReader
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.stream import LONGEST_LINE, Interruptible, _read_batches, follow
 

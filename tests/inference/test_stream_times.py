@@ -13,8 +13,9 @@ from inference.streams import Dripping, followed_lines, rows
 from kaffee.checkpoint.reconstruction import named_arrays
 from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, DataError
-from kaffee.inference.lines import MOST_SKIPPED, BrokenLine, Clock
-from kaffee.inference.online import _FORMAT, OnlineFilter, fingerprint
+from kaffee.inference._lines import MOST_SKIPPED, BrokenLine, Clock
+from kaffee.inference.online import _FORMAT, OnlineFilter
+from kaffee.inference.online import _fingerprint as fingerprint
 from kaffee.inference.recordings import filter_recordings
 from kaffee.records import write_record
 

@@ -19,7 +19,8 @@ from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
 from kaffee.model.maps import Linear
 from kaffee.model.wrappers import Confined, Custom, as_core
-from kaffee.training.guard import confine, state_range
+from kaffee.training.guard import _state_range as state_range
+from kaffee.training.guard import confine
 
 BOX = (-0.8 * np.ones(LATENT), 0.6 * np.ones(LATENT))
 

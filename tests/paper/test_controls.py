@@ -38,7 +38,8 @@ from kaffee.paper.figures.control_panels import (
     control_drawings,
 )
 from kaffee.paper.measurements import _measure_control, spiral_noise
-from kaffee.paper.objectives import Budget, DataUnits, fit_control, get_objective, true_model
+from kaffee.paper.objectives import Budget, fit_control, get_objective, true_model
+from kaffee.paper.objectives import _DataUnits as DataUnits
 from kaffee.paper.recipe import load_recipe
 from kaffee.paper.summary import summarise
 from kaffee.systems.simulation import simulate

@@ -18,7 +18,8 @@ from kaffee.model.observation import Projection
 from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.records import read_record, write_record
 from kaffee.training.adaptation import Adaptation, build_guard
-from kaffee.training.guard import FreeRunGuard, Look, apply_guard
+from kaffee.training.guard import FreeRunGuard, apply_guard
+from kaffee.training.guard import _Look as Look
 from kaffee.training.loop import Schedule
 from kaffee.training.update import initial_state
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kaffee.data.textfiles import parse_number
+from kaffee.data._textfiles import parse_number
 from kaffee.data.timeaxis import is_time_name, shown
 from kaffee.data.validation import quoted
 from kaffee.errors import DataError

@@ -96,7 +96,7 @@ def reading_options(
 
 def check_output(output: Path, inputs: Sequence[str] = ()) -> None:
     """Refuse a file that could not be written, or is one of those that are read, before the work is done."""
-    from kaffee.data.arrayfiles import require_pyarrow
+    from kaffee.data._arrayfiles import require_pyarrow
     from kaffee.data.reading import SUFFIXES
     from kaffee.errors import ConfigError
 
