@@ -63,3 +63,9 @@ def test_paths_in_the_pages_exist(page):
     text = page.read_text(encoding="utf-8")
     paths = set(re.findall(r"`((?:kaffee|tests|docs|benchmarks|examples|results)/[\w./-]+)`", text))
     assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+
+
+def test_short_names_in_the_map_of_the_paper_exist():
+    text = (ROOT / "docs" / "paper-map.md").read_text(encoding="utf-8")
+    short = {name for name in re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)+)`", text) if not name.startswith("kaffee.")}
+    assert sorted(name for name in short if not resolve(f"kaffee.{name}")) == []
