@@ -2,7 +2,7 @@
 
     python -m benchmarks.defaults [--seeds 3] [--only chua] [--show]
 
-Every case is a system with its noise; every seed draws data and training anew. Both arms start from the same prior.
+Every case is a system with its noise; every seed draws data and training again. Both arms start from the same prior.
 Writes one file per case and seed to `results/defaults/`; the same command continues where it stopped.
 """
 
@@ -63,7 +63,7 @@ def recorded(case: str, seed: int) -> Series:
     return Series.from_arrays(found.observations, times=found.times, name=case)
 
 
-def facts_of(model: Reconstruction, test: Series) -> dict[str, Any]:
+def collect_facts(model: Reconstruction, test: Series) -> dict[str, Any]:
     """One-step scores, and 20 free runs of the core against the held-out rows; no distance if all of them are lost."""
     found = check(model, test)
     look = FreeRunGuard(test.standardised(model.scaler), every=1).look(model.model)
@@ -84,9 +84,9 @@ def measure(case: str, seed: int) -> dict[str, Any]:
         began = time.perf_counter()
         found = fit(series, settings, store=store)
         seconds = time.perf_counter() - began
-        arms[arm] = {**facts_of(found.fitted.reconstruction, found.test), "seconds": seconds}
+        arms[arm] = {**collect_facts(found.fitted.reconstruction, found.test), "seconds": seconds}
         arms[arm]["report"] = found.fitted.report
-        arms.setdefault("prior", facts_of(found.prior.reconstruction, found.test))
+        arms.setdefault("prior", collect_facts(found.prior.reconstruction, found.test))
     return {
         "case": case,
         "seed": seed,

@@ -122,7 +122,7 @@ def chosen(text: str) -> list[str]:
 
 
 def merged(old: dict[str, Any], new: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
-    """An earlier file with some sections measured anew, and under `apart` how: machine, versions and settings."""
+    """An earlier file with some sections measured again, and under `apart` how: machine, versions and settings."""
     about = {name: new[name] for name in ("machine", "versions", "settings")}
     return {
         **old,

@@ -26,7 +26,7 @@ def resident_mb(field: str) -> float | None:
 
 
 def reset_peak() -> bool:
-    """Let the peak start anew, so that compilation does not count; not every system can."""
+    """Let the peak start again, so that compilation does not count; not every system can."""
     try:
         CLEAR.write_text("5")
     except OSError:

@@ -267,7 +267,7 @@ class Surrogate:
         if self.fit_ is None:
             raise ConfigError(
                 "A certificate compares with the training data, which a stored model does not keep. Call fit(X), or "
-                "kaffee.certification.certificate.certify(surrogate.reconstruction_, train, test)."
+                "kaffee.certification.certify(surrogate.reconstruction_, train, test)."
             )
         test = self.fit_.test if X is None else self._matched(X, times)[0].series
         return certify(model, self.fit_.train, test, prior=self.prior_, settings=settings, any_step=any_step)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from jax.flatten_util import ravel_pytree
 
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.recursion import Dynamics, Recursion, observations_of, step
+from kaffee.filtering.recursion import Dynamics, Recursion, arrange_observations, step
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP, _monomials
 from kaffee.model.observation import LinearObservation, Projection
@@ -122,7 +122,7 @@ def make_problem(core="smooth", observation="projection", *, missing=0.3, seed=0
     belief = make_belief(seed=seed)
     dynamics = Dynamics(model.core, shell.process_variance(), shell.observation_variance(), belief)
     x, mask = make_data(missing=missing, seed=seed)
-    return dynamics, observations_of(x[:, 1:], mask[:, 1:], model.observation)
+    return dynamics, arrange_observations(x[:, 1:], mask[:, 1:], model.observation)
 
 
 def flat(tree):

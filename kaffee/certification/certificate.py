@@ -22,9 +22,9 @@ from kaffee.certification.innovations import (
     FilterPass,
     Residuals,
     choose_starts,
+    choose_warm_up,
     filter_pass,
     residual_checks,
-    warm_up_of,
 )
 from kaffee.certification.linear import fit_linear
 from kaffee.certification.spread import SpreadGrowth, spread_growth
@@ -159,18 +159,20 @@ class Certificate:
         certificate: Self = _rebuild(cls, {**values, "agreement": None if free is None else {**free, "drawn": drawn}})
         return certificate
 
-    def save(self, folder: Path, conclusion: Mapping[str, Any]) -> Path:
+    def save(self, folder: str | Path, conclusion: Mapping[str, Any]) -> Path:
         """Write the certificate to a folder; `conclusion` says what it was computed from."""
-        return write_record(folder, "certificate", self.arrays(), {**self.to_dict(), "conclusion": dict(conclusion)})
+        return write_record(
+            Path(folder), "certificate", self.arrays(), {**self.to_dict(), "conclusion": dict(conclusion)}
+        )
 
     @classmethod
-    def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
+    def load(cls, folder: str | Path) -> tuple[Self, dict[str, Any]]:
         """Read a certificate and its conclusion.
 
         Raises:
             CheckpointError: It is not there, damaged, or was written by a version that kept less.
         """
-        arrays, values = read_record(folder, "certificate", "certificate")
+        arrays, values = read_record(Path(folder), "certificate", "certificate")
         try:
             return cls.from_dict(values, arrays), values.get("conclusion", {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -189,7 +191,8 @@ def _rebuild(hint: Any, value: Any) -> Any:
         return np.asarray(value, bool if "bool" in kind else int if "int" in kind else float)
     if is_dataclass(hint) or hasattr(hint, "_fields"):
         hints: Any = get_type_hints(hint)
-        return hint(**{name: _rebuild(hints[name], value[name]) for name in hints})
+        # A field that an older version did not know takes its default; without one, this raises.
+        return hint(**{name: _rebuild(hints[name], value[name]) for name in hints if name in value})
     if origin is dict:
         return {key: _rebuild(parts[1], item) for key, item in value.items()}
     if origin is tuple and Ellipsis not in parts:
@@ -201,7 +204,7 @@ def _rebuild(hint: Any, value: Any) -> Any:
 
 def describe_shortage(test: Series) -> str:
     """Describe which checks these held-out data are too few for; empty if there are none."""
-    warm_up = warm_up_of(test)
+    warm_up = choose_warm_up(test)
     readings = sum(int((~np.isnan(values[warm_up:])).sum()) for values in test.recordings)
     rows = len(complete_rows(test))
     needs = []

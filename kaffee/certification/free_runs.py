@@ -14,7 +14,7 @@ from kaffee.data.gaps import complete_rows, constant_columns, evenly, longest_st
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free_runs
-from kaffee.filtering.rollout import core_key_of
+from kaffee.filtering.rollout import make_core_key
 from kaffee.metrics.attractors import AttractorDistances
 from kaffee.metrics.spectra import power_spectrum
 
@@ -49,7 +49,7 @@ def run_freely(
         num_steps,
         transient=transient,
         key=None if seed is None else jax.random.key(seed),
-        core_key=core_key_of(model.core, CORE_SEED),
+        core_key=make_core_key(model.core, CORE_SEED),
         scaler=reconstruction.scaler,
     )
 

@@ -69,14 +69,14 @@ class FilterPass:
     warm_up: int
 
 
-def warm_up_of(series: Series) -> int:
+def choose_warm_up(series: Series) -> int:
     """Return `WARM_UP`, or a quarter of the longest recording if that is less; at least the row that anchors."""
     return max(1, min(WARM_UP, max(series.lengths) // 4))
 
 
 def choose_starts(series: Series, count: int) -> Starts:
     """Choose up to `count` evenly spaced rows after the warm-up that have a row after them."""
-    warm_up = warm_up_of(series)
+    warm_up = choose_warm_up(series)
     pairs = [(r, t) for r, length in enumerate(series.lengths) for t in range(warm_up, length - 1)]
     if not pairs:
         raise DataError(
@@ -111,7 +111,7 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
         whitened=tuple(np.asarray(y, np.float64) for _, y in each),
         starts=starts,
         beliefs=swept.beliefs,
-        warm_up=warm_up_of(series),
+        warm_up=choose_warm_up(series),
     )
 
 

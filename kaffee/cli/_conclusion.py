@@ -76,8 +76,7 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
     draw(output, certificate)
     tables = [table.to_record() for table in (tabulate_results(certificate), tabulate_verdicts(certificate))]
     # Written last: whoever finds it may take everything else for done.
-    run = output if (output / "run.json").exists() else output.parent
-    certificate.save(output, {"made_of": _trace_origin(run), "tables": tables})
+    certificate.save(output, {"made_of": _trace_origin(output), "tables": tables})
     return Conclusion(certificate, output, (result.prior, result.fitted))
 
 
@@ -141,6 +140,8 @@ def _trace_origin(run: Path) -> dict[str, Any]:
     from kaffee.fitting.run import Run
     from kaffee.records import read_json
 
+    if not (run / "run.json").exists():
+        run = run.parent  # the folder on-NAME of a run
     folder = Run(run)
     start = folder.settings.core.start
     own = Path(start.rpartition(":")[0]).read_bytes() if start is not None and is_own(start) else b""

@@ -87,7 +87,7 @@ def _filter(
         _warn(f"{facts['rejected']} readings were rejected")
     if facts["restarts"]:
         often = f"{facts['restarts']} times, in gaps longer than the model can bridge, and"
-        _warn(f"warning: the belief was lost {often} started anew")
+        _warn(f"warning: the belief was lost {often} started again")
 
 
 def _filter_stream(

@@ -110,7 +110,7 @@ def read_index(index: Any, where: str, *, frequency: str | None = None, infer: b
         return Clock(index)
     if index.dtype.kind not in "iuf":
         raise DataError(
-            f"{where}: an index of {index.dtype} ({shown(str(index[0]))}, ...) is no time. Set it with "
+            f"{where}: an index of {index.dtype} ({shown(str(index[0]))}, ...) is not a time. Set it with "
             "X.set_index(pd.to_datetime(...)) or to numbers, or count rows with X.reset_index(drop=True)."
         )
     return Clock(index, index.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -127,7 +127,7 @@ def _read_calendar(index: Any, frequency: str, grid: Any, where: str) -> Clock:
     if not index.is_monotonic_increasing or not index.is_unique:
         wrong = "the rows are not in order, or some are there twice"
     elif (off := np.flatnonzero(grid.get_indexer(index) < 0)).size:
-        wrong = f"{index[int(off[0])]} is no step of it"
+        wrong = f"{index[int(off[0])]} is not a step of it"
     else:
         return Clock(index, None, frequency, grid)
     raise DataError(

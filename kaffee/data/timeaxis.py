@@ -151,7 +151,7 @@ def regularise_time(
             f"{place(worst + 1)}: irregular sampling. The step is about {step:.6g}, but the difference from "
             f"{float(grid[worst])!r} to {float(grid[worst + 1])!r} is {difference[worst] / step:.4g} steps, "
             f"{deviation.max():.2g} off a whole number (allowed: {tolerance:g}). Resample to equal steps, "
-            "raise time_tolerance= if it is jitter; for a file, time_column=False says that this is no time."
+            "raise time_tolerance= if it is jitter; for a file, time_column=False says that this is not a time."
         )
     if not inserted:
         return grid, rows

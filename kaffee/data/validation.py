@@ -148,7 +148,7 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
     if large.size:
         raise DataError(
             f"{place(int(large[0]))}: the time {float(array[large[0]])!r} is too large. Fix it; for a file, "
-            "time_column=False says that this is no time."
+            "time_column=False says that this is not a time."
         )
     falls = np.flatnonzero(np.diff(array) <= 0)
     if falls.size:
@@ -157,7 +157,7 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
         raise DataError(
             f"{place(row)}: time {kind} ({float(array[row - 1])!r}, then {float(array[row])!r}). Sort the "
             "rows and remove duplicates; if the data hold several recordings, separate them "
-            "(for a file: recording_column=; time_column=False says that this is no time)."
+            "(for a file: recording_column=; time_column=False says that this is not a time)."
         )
     return array
 

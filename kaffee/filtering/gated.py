@@ -14,7 +14,7 @@ from scipy.special import chdtri
 from kaffee.data.validation import check_count
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.likelihood import dynamics_of, initial_belief
+from kaffee.filtering.likelihood import initial_belief, make_dynamics
 from kaffee.filtering.recursion import Recursion, Step, predict, update
 from kaffee.model.observation import ObservationMap
 from kaffee.model.statespace import StateSpaceModel
@@ -142,7 +142,7 @@ def advance(
         gate: None for the bare recursion: every reading is believed, and nothing restarts.
         noise: The realisation of the core's internal noise; None for none of it.
     """
-    observation, dynamics = model.observation, dynamics_of(model, track.belief)
+    observation, dynamics = model.observation, make_dynamics(model, track.belief)
     Gamma, Lambda = dynamics.process_variance, dynamics.observation_variance
     core = model.core if noise is None else model.core.with_noise(noise)
     predicted = predict(core, Gamma, track.belief, transport=recursion.transport)

@@ -13,7 +13,15 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.adjoint import adjoint_terms
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.recursion import Dynamics, Observations, Recursion, Terms, core_noise, observations_of, scan_terms
+from kaffee.filtering.recursion import (
+    Dynamics,
+    Observations,
+    Recursion,
+    Terms,
+    arrange_observations,
+    core_noise,
+    scan_terms,
+)
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import machine, versions
@@ -50,7 +58,7 @@ def initial_belief(
     return Belief(mean, covariance)
 
 
-def dynamics_of(model: StateSpaceModel, initial: Belief) -> Dynamics:
+def make_dynamics(model: StateSpaceModel, initial: Belief) -> Dynamics:
     """Collect the inputs of the recursion from a model."""
     return Dynamics(model.core, model.shell.process_variance(), model.shell.observation_variance(), initial)
 
@@ -66,7 +74,7 @@ def _run_terms(
     """Compute the NLL terms of a batch of windows, all at once or in segments (see `window_nll`)."""
 
     def run(belief: Belief, part: Observations) -> Terms:
-        dynamics = dynamics_of(model, belief)
+        dynamics = make_dynamics(model, belief)
         if gradient == "adjoint":
             return adjoint_terms(dynamics, recursion, part)
         return scan_terms(recursion, dynamics, part)
@@ -133,7 +141,7 @@ def window_nll(
     else:
         start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
     noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], start.dtype)
-    observations = observations_of(x[:, 1:], mask[:, 1:], anchor, noise)
+    observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise)
     initial = initial_belief(model, start, anchored=first_mask, certain=certain_start)
     terms = _run_terms(model, initial, observations, recursion, gradient, segment)
     # Per observed entry, so that missing data do not change the scale; the paper's |B| L N on complete data.

@@ -77,7 +77,7 @@ class Terms(NamedTuple):
     final: Belief
 
 
-def observations_of(
+def arrange_observations(
     x: Float[Array, "W T N"],
     mask: Bool[Array, "W T N"],
     observation: ObservationMap,
@@ -189,7 +189,7 @@ def locate_fault(faults: Int[Array, "T W"]) -> Int[Array, " 3"]:
     return jnp.where(code > 0, place, 0)
 
 
-def outcome_of(located: Int[Array, " 3"]) -> Outcome:
+def decode_outcome(located: Int[Array, " 3"]) -> Outcome:
     """Convert the result of `locate_fault` into an `Outcome`."""
     step, window, code = (int(n) for n in located)
     return Outcome(step, window, QUANTITIES[code]) if code else Outcome()

@@ -120,7 +120,7 @@ def _draw_noise(core: Core, key: Key[Array, ""], z: Float[Array, "S M"]) -> Floa
     return jax.random.normal(key, (z.shape[0], core.noise_dim), z.dtype) if core.noise_dim else None
 
 
-def core_key_of(core: Core, seed: int) -> Key[Array, ""] | None:
+def make_core_key(core: Core, seed: int) -> Key[Array, ""] | None:
     """Make the `core_key` of a seed; None for a core that draws no noise, so that no seed touches its runs."""
     # Not key(seed) itself, which may draw the shell's noise.
     return jax.random.fold_in(jax.random.key(seed), 1) if core.noise_dim else None

@@ -13,7 +13,7 @@ from kaffee.data.series import Series
 from kaffee.data.windows import padded
 from kaffee.filtering.gated import Gate, Row, Track, advance, anchor, new_track
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.recursion import Outcome, Recursion, Step, core_noise, locate_fault, outcome_of
+from kaffee.filtering.recursion import Outcome, Recursion, Step, core_noise, decode_outcome, locate_fault
 from kaffee.model.statespace import StateSpaceModel
 
 
@@ -109,7 +109,7 @@ class _Filtered(NamedTuple):
     @property
     def outcome(self) -> Outcome:
         """Whether all of it is finite; if not, what was not, and when."""
-        return outcome_of(locate_fault(self.faults.T))
+        return decode_outcome(locate_fault(self.faults.T))
 
 
 @eqx.filter_jit

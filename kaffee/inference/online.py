@@ -197,18 +197,18 @@ def _read_state(folder: Path, reconstruction: Reconstruction) -> tuple[dict[str,
     if any(meta.get(key) != value for key, value in _FORMAT.items()):
         raise CheckpointError(
             f"{folder}/{_NAME}.json is not the state of an online filter that this version reads (format "
-            f"{meta.get('format')!r:.80}, version {meta.get('format_version')!r:.80}). Start anew without it."
+            f"{meta.get('format')!r:.80}, version {meta.get('format_version')!r:.80}). Start again without it."
         )
     if meta.get("model") != _fingerprint(reconstruction):
         raise CheckpointError(
             f"{folder} is the state of another model's filter. Restore it with the model it was saved with, or start "
-            "anew without it."
+            "again without it."
         )
     facts = meta.get("facts")
     if not isinstance(facts, dict) or not _are_valid(facts := {"steps_since_time": 0, **facts}):
         raise CheckpointError(
             f"{folder}/{_NAME}.json does not say which gate the filter had and how many steps it took. "
-            "Start anew without it."
+            "Start again without it."
         )
     return arrays, facts
 

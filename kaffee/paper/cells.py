@@ -61,7 +61,7 @@ class ResultStore:
     def prior_store(self) -> "ResultStore":
         return self if self.recipe.priors is None else ResultStore(self.root, self.recipe.priors)
 
-    def prior_of(self, cell: Cell) -> Cell | None:
+    def find_prior(self, cell: Cell) -> Cell | None:
         """Return the cell, in `prior_store`, that must be finished before this one."""
         prior = next((row.name for row in self.prior_store.recipe.rows if row.method == "prior"), None)
         own = self.recipe.priors is None

@@ -37,14 +37,14 @@ def run_recipe(
     progress: Callable[[int, int, str], None] | None = None,
 ) -> int:
     """Run every cell that is not done yet; return how many were run."""
-    chosen = [cell for cell in store.cells() if only is None or cell.row in only or store.prior_of(cell) is None]
+    chosen = [cell for cell in store.cells() if only is None or cell.row in only or store.find_prior(cell) is None]
     todo = [cell for cell in chosen if store.read(cell) is None]
     done = len(chosen) - len(todo)
     start, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="milliseconds")
     names: list[str] = []
 
     def ready(cell: "Cell") -> bool:
-        prior = store.prior_of(cell)
+        prior = store.find_prior(cell)
         return prior is None or store.prior_store.is_done(prior)
 
     def finished(cell: "Cell") -> None:

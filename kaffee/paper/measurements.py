@@ -88,7 +88,7 @@ def _measurement(metrics: dict[str, Any], trained: Reconstruction, trained_at: f
 def _measure_card(store: ResultStore, cell: Cell) -> _Measurement:
     """Evaluate the three-axis report card; a frozen core's deterministic axis is its prior's."""
     row, (reference, trained, trained_at) = store.row(cell), _train(store, cell)
-    known_core, prior_cell, protocol = None, store.prior_of(cell), row.settings.protocol
+    known_core, prior_cell, protocol = None, store.find_prior(cell), row.settings.protocol
     if prior_cell is not None and not get_method(row.method).train_core and row.settings.adaptation.confine is None:
         known_core = read_core(store.prior_store.read(prior_cell) or {})
     card = evaluate(trained.model, reference, method=row.method, protocol=protocol, core_fidelity=known_core)
@@ -102,7 +102,7 @@ def _measure_selection(store: ResultStore, cell: Cell) -> _Measurement:
 
 def _measure_gap(store: ResultStore, cell: Cell) -> _Measurement:
     """Log the row's own objective and the certification losses along its training (definition 1)."""
-    row, prior_cell, settings = store.row(cell), store.prior_of(cell), store.settings(cell)
+    row, prior_cell, settings = store.row(cell), store.find_prior(cell), store.settings(cell)
     assert prior_cell is not None
     reference = reference_for(settings.data, settings.protocol)
     method, adaptation = get_method(row.method), row.settings.adaptation
@@ -234,7 +234,7 @@ def _measure_in_context(store: ResultStore, cell: Cell) -> _Measurement:
     reference, model, trained = train_in_context(settings, method, cell.seed)
     training, base, known = {}, None, None
     if trained is not None:
-        prior_cell = store.prior_of(cell)
+        prior_cell = store.find_prior(cell)
         assert prior_cell is not None
         base = _base_fidelity(store.prior_store.read(prior_cell))
         training = training_record(trained, time.perf_counter() - start)

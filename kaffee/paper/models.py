@@ -54,7 +54,7 @@ def trained_model(
         core = settings.core.create(rows.num_coordinates, key=key_core)
         model = StateSpaceModel.create(core, rows.num_coordinates, key=key_embedding)
     else:
-        prior_cell = store.prior_of(cell)
+        prior_cell = store.find_prior(cell)
         assert prior_cell is not None
         model = load(store.prior_store.cell_folder(prior_cell)).model
     start = Reconstruction(model, reference.scaler, reference.train.columns, reference.system.dt)

@@ -7,7 +7,7 @@ from .attenuation import fit_kalman as fit_kalman
 from .attenuation import series_attenuation as series_attenuation
 from .contraction import anti_contraction as anti_contraction
 from .contraction import dispersion as dispersion
-from .contraction import rescaling_of_run as rescaling_of_run
+from .contraction import measure_rescaling as measure_rescaling
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
 from .dpc import Certifier as Certifier

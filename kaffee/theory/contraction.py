@@ -52,7 +52,7 @@ def anti_contraction(trace: Trace) -> Float[Array, "T W"]:
 
 
 @eqx.filter_jit
-def rescaling_of_run(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Float[Array, "T W"]:
+def measure_rescaling(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Float[Array, "T W"]:
     """Differentiate NLL_t by s at s = 1 through the recursion itself, with its later gains, means and Jacobians."""
 
     def terms(s: Float[Array, ""]) -> Float[Array, "T W"]:

@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kaffee.errors import ConfigError
-from kaffee.filtering.likelihood import dynamics_of
-from kaffee.filtering.recursion import Dynamics, Observations, Recursion, observations_of
+from kaffee.filtering.likelihood import make_dynamics
+from kaffee.filtering.recursion import Dynamics, Observations, Recursion, arrange_observations
 from kaffee.filtering.sweep import run_filter
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.theory.adaptive_forcing import chain, filter_factors, forcing_strengths, gain_variation, norm, sensitivity
 from kaffee.theory.attenuation import Measured, series_attenuation
-from kaffee.theory.contraction import anti_contraction, dispersed_directions, dispersion, rescaling_of_run
+from kaffee.theory.contraction import anti_contraction, dispersed_directions, dispersion, measure_rescaling
 from kaffee.theory.tracing import trace
 from kaffee.theory.volume import assimilation, pressure
 
@@ -39,7 +39,7 @@ def _after_burn_in(
     x, mask = windows
     rows = burn_in + 1
     belief = run_filter(model, x[:, :rows], mask[:, :rows], recursion).final
-    return dynamics_of(model, belief), observations_of(x[:, rows:], mask[:, rows:], model.observation)
+    return make_dynamics(model, belief), arrange_observations(x[:, rows:], mask[:, rows:], model.observation)
 
 
 @eqx.filter_jit
@@ -60,7 +60,7 @@ def _measure(model: StateSpaceModel, recursion: Recursion, windows: _Windows, bu
         "whitened": run.innovation.whitened,
         "mask": run.mask,
         "lemma": anti_contraction(run),
-        "full": rescaling_of_run(recursion, *problem),
+        "full": measure_rescaling(recursion, *problem),
         "strengths": forcing_strengths(run),
     }
 

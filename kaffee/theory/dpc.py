@@ -20,7 +20,7 @@ from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free_runs
 from kaffee.filtering.likelihood import Method
 from kaffee.filtering.recursion import Recursion
-from kaffee.filtering.rollout import core_key_of
+from kaffee.filtering.rollout import make_core_key
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.theory.attenuation import Measured
 from kaffee.training.adaptation import Adaptation, nll_objective
@@ -155,7 +155,7 @@ class Certifier:
             self.num_steps,
             transient=self.transient,
             key=key,
-            core_key=core_key_of(model.core, self.seed),
+            core_key=make_core_key(model.core, self.seed),
         )
 
     def _entropy_errors(self, runs: FreeRunEvaluation) -> list[float]:

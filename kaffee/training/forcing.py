@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Readings, Seen
-from kaffee.filtering.recursion import Observations, observations_of
+from kaffee.filtering.recursion import Observations, arrange_observations
 from kaffee.model.core import Core, States
 from kaffee.model.observation import ObservationMap
 from kaffee.model.statespace import StateSpaceModel
@@ -117,7 +117,7 @@ def _backward(
 def run_forced(model: StateSpaceModel, x: _Windows, mask: _Masks, forcing: Forcing) -> tuple[_ForcedRun, Observations]:
     """Run whole windows under forcing, from the embedding of their first rows."""
     fixed_map = jax.lax.stop_gradient(model.observation)
-    observations = observations_of(x[:, 1:], mask[:, 1:], fixed_map)
+    observations = arrange_observations(x[:, 1:], mask[:, 1:], fixed_map)
     start = _Start(model.core, model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0)))
     strengths = jnp.asarray(forcing.strengths(observations.x.shape[0]), x.dtype)
     return _run(start, strengths, observations), observations

@@ -19,7 +19,7 @@ from kaffee.data.series import Series
 from kaffee.data.windows import training_windows
 from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.filtering.recursion import Recursion
-from kaffee.filtering.rollout import core_key_of
+from kaffee.filtering.rollout import make_core_key
 from kaffee.filtering.sweep import run_filter
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import Confined
@@ -77,7 +77,7 @@ class FreeRunGuard:
     def look(self, model: StateSpaceModel) -> _Look:
         """Count lost runs of the finished model's core, and measure the distance of the others."""
         model = self._finish(model)
-        how: dict[str, Any] = {"transient": self.STEPS - self._length, "core_key": core_key_of(model.core, self.SEED)}
+        how: dict[str, Any] = {"transient": self.STEPS - self._length, "core_key": make_core_key(model.core, self.SEED)}
         evaluation = evaluate_free_runs(model, self._starts, self._target, self._length, **how)
         runs = evaluation.observations[~evaluation.trapped]
         rows = runs.reshape(-1, runs.shape[-1])

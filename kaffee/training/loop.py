@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
-from kaffee.filtering.recursion import Outcome, outcome_of
+from kaffee.filtering.recursion import Outcome, decode_outcome
 from kaffee.model.statespace import StateSpaceModel, trainable
 from kaffee.training.guard import Guard, apply_guard
 from kaffee.training.optimiser import Optimiser
@@ -85,7 +85,7 @@ class Trained:
         done = f"{len(self.losses)} updates, {self.skipped} skipped"
         if self.sent_back:
             often = "once" if self.sent_back == 1 else f"{self.sent_back} times"
-            done = f"{done}, sent back {often} for worse free runs"
+            done = f"{done}, rolled back {often} for worse free runs"
         if not self.skipped:
             return done
         verdict = "" if self.completed else "; the run could not recover and stopped"
@@ -200,7 +200,7 @@ def train(
         losses=np.concatenate(history) if history else np.zeros(0, np.float32),
         state=state,
         skipped=int(state.skipped),
-        outcome=outcome_of(state.fault),
+        outcome=decode_outcome(state.fault),
         completed=completed,
         sent_back=0 if state.guard is None else int(state.guard.sent_back),
     )

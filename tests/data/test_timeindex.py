@@ -132,7 +132,7 @@ def test_one_date_goes_on_by_the_step_of_the_forecast():
 @pytest.mark.parametrize(
     ("index", "words"),
     [
-        (pd.Index(["a", "b", "c"]), r"X: an index of .* \('a', \.\.\.\) is no time\. Set it .*reset_index"),
+        (pd.Index(["a", "b", "c"]), r"X: an index of .* \('a', \.\.\.\) is not a time\. Set it .*reset_index"),
         (pd.MultiIndex.from_product([["a"], [1, 2, 3]]), "an index of 2 levels. Pass a list"),
         (pd.DatetimeIndex(["2024-01-01", "2024-01-03", "2024-01-02"]), "time goes back"),
         (pd.DatetimeIndex(["2024-01-01", "2024-01-02", "2024-01-02"]), "time repeats"),

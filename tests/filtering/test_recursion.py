@@ -25,7 +25,7 @@ from models import (
 )
 from scipy.stats import multivariate_normal
 
-from kaffee.filtering.recursion import Dynamics, Observations, Recursion, observations_of, predict, scan_terms
+from kaffee.filtering.recursion import Dynamics, Observations, Recursion, arrange_observations, predict, scan_terms
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation
 
@@ -188,7 +188,7 @@ def test_more_observations_than_latent_coordinates(x64):
     belief = make_belief(windows=1, latent_dim=2)
     dynamics = Dynamics(core, jnp.full(2, 0.2), jnp.full(4, 0.3), belief)
     x, B = jnp.asarray(rng.standard_normal((1, 4, 4))), jnp.asarray(rng.standard_normal((4, 2)))
-    observations = observations_of(x, jnp.ones(x.shape, bool), LinearObservation(B))
+    observations = arrange_observations(x, jnp.ones(x.shape, bool), LinearObservation(B))
     mean, covariance = joint_density(*linear_parts(dynamics, observations), *(a[0] for a in belief), 4)
     expected = -multivariate_normal(mean, covariance).logpdf(np.asarray(x).ravel())
     assert float(jnp.sum(run(FILTER, dynamics, observations).nll)) == pytest.approx(expected, rel=1e-10)
@@ -201,7 +201,7 @@ def test_more_observations_than_latent_coordinates(x64):
 def test_what_a_missing_entry_holds_never_enters(junk, x64):
     x, mask = make_data()
     observation = make_model("smooth").observation
-    clean, other = (observations_of(jnp.where(mask, x, value), mask, observation) for value in (0.0, junk))
+    clean, other = (arrange_observations(jnp.where(mask, x, value), mask, observation) for value in (0.0, junk))
     np.testing.assert_array_equal(clean.x, other.x)
     np.testing.assert_array_equal(np.swapaxes(clean.x, 0, 1)[np.asarray(mask)], x[mask])
 

@@ -24,7 +24,7 @@ from models import (
 )
 
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.likelihood import dynamics_of
+from kaffee.filtering.likelihood import make_dynamics
 from kaffee.filtering.recursion import (
     _ADVICE,
     QUANTITIES,
@@ -32,9 +32,9 @@ from kaffee.filtering.recursion import (
     Observations,
     Outcome,
     Recursion,
+    arrange_observations,
+    decode_outcome,
     locate_fault,
-    observations_of,
-    outcome_of,
 )
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation, Projection
@@ -63,7 +63,7 @@ def test_covariances_are_symmetric_positive_and_shrink_when_assimilating(x, mask
     model = make_model("smooth", "general")
     core = eqx.tree_at(lambda c: c.W, model.core, size * model.core.W)
     model = model.replace(core=core, shell=Shell(jnp.asarray(process), jnp.asarray(noise)))
-    dynamics = dynamics_of(model, make_belief())
+    dynamics = make_dynamics(model, make_belief())
     observations = Observations(jnp.asarray(x), jnp.asarray(mask), model.observation)
     result = run(FILTER, dynamics, observations)
     assert np.isfinite(result.nll).all()
@@ -170,16 +170,16 @@ def test_never_a_silent_nan(process, noise, log_size, log_data, recursion):
     core = jax.tree.map(lambda a: a * jnp.float32(10.0**log_size), model.core)
     model = model.replace(core=core, shell=Shell(jnp.asarray(process), jnp.asarray(noise)))
     x, mask = make_data(dtype=np.float32)
-    observations = observations_of(x[:, 1:] * jnp.float32(10.0**log_data), mask[:, 1:], model.observation)
+    observations = arrange_observations(x[:, 1:] * jnp.float32(10.0**log_data), mask[:, 1:], model.observation)
     Gamma = jnp.diag(model.shell.process_variance())
     initial = Belief(jnp.ones((WINDOWS, LATENT)), jnp.broadcast_to(Gamma, (WINDOWS, LATENT, LATENT)))
-    result = run(recursion, dynamics_of(model, initial), observations)
+    result = run(recursion, make_dynamics(model, initial), observations)
     faults = np.asarray(result.faults)
     for w in range(WINDOWS):
         clean = STEPS if not faults[:, w].any() else int(np.argmax(faults[:, w] > 0))
         for array in jax.tree.leaves((result.nll, result.predicted, result.filtered)):
             assert np.isfinite(array[:clean, w]).all()
-    outcome = outcome_of(locate_fault(result.faults))
+    outcome = decode_outcome(locate_fault(result.faults))
     assert outcome.ok == (not faults.any())
     if not outcome.ok:
         assert faults[outcome.step - 1, outcome.window] == QUANTITIES.index(outcome.quantity)
@@ -193,7 +193,7 @@ def faulty(change, recursion):
     dynamics = Dynamics(core, jnp.full(2, 0.1), jnp.full(1, 0.1), initial)
     dynamics, x = change(dynamics, jnp.ones((4, 2, 1), jnp.float32))
     observations = Observations(x, jnp.ones(x.shape, bool), Projection(1, 2))
-    return outcome_of(locate_fault(run(recursion, dynamics, observations).faults))
+    return decode_outcome(locate_fault(run(recursion, dynamics, observations).faults))
 
 
 def blow_up_mean(dynamics, x):
@@ -246,7 +246,7 @@ def test_no_fault_is_a_sentence_too():
 def test_earliest_step_wins_over_earlier_window(x64):
     faults = jnp.zeros((4, 3), jnp.int32).at[3, 0].set(1).at[1, 2].set(4).at[1, 1].set(2)
     assert locate_fault(faults).tolist() == [2, 1, 2]
-    assert outcome_of(locate_fault(jnp.zeros((4, 3), jnp.int32))).ok
+    assert decode_outcome(locate_fault(jnp.zeros((4, 3), jnp.int32))).ok
 
 
 # --- compilation ------------------------------------------------------------------------------------------------

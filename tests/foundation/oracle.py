@@ -10,7 +10,7 @@ def softmax(x):
 
 
 def expert_weights(core, context, z, eps):
-    """w, with the context (T, N) read anew."""
+    """w, with the context (T, N) read again."""
     g = jax.tree.map(np.asarray, core.gating)
     N = core.num_observed
     q = g.D @ z + g.sigma * eps

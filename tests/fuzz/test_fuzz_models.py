@@ -36,7 +36,7 @@ def reconstruction(core):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One folder for each kind of record; every example writes it anew."""
+    """One folder for each kind of record; every example writes it again."""
     found = tmp_path_factory.mktemp("models")
     for core in CORES:
         reconstruction(core).save(found / core)

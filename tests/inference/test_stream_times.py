@@ -243,7 +243,7 @@ def test_a_state_of_before_steps_since_a_time_were_counted_is_read(online, recon
         write_record(tmp_path / name, "online", arrays, {**_FORMAT, "model": model, "facts": {**facts, **more}})
     restored = online().restore(tmp_path / "old")
     assert (restored.time, restored.steps_since_time) == (0.5, 0)
-    with pytest.raises(CheckpointError, match="Start anew"):
+    with pytest.raises(CheckpointError, match="Start again"):
         online().restore(tmp_path / "damaged")
 
 

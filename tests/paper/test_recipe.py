@@ -127,8 +127,8 @@ def test_cells_of_several_systems(tmp_path):
     ]
     cell = Cell("kaffee", 3, "chua")
     assert store.cell_folder(cell) == tmp_path / "table2" / "kaffee" / "chua" / "03"
-    assert store.prior_of(cell) == Cell("base", 3, "chua")
-    assert store.prior_of(Cell("base", 3, "chua")) is None
+    assert store.find_prior(cell) == Cell("base", 3, "chua")
+    assert store.find_prior(Cell("base", 3, "chua")) is None
     assert store.settings(cell).data.system == "chua"
     store.write(cell, {"error": None})
     assert store.is_done(cell)

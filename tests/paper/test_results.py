@@ -28,8 +28,8 @@ def store(tmp_path):
 def test_cells_have_names_and_folders(store, tmp_path):
     assert [cell.name for cell in store.cells()] == ["prior/00", "prior/01", "kaffee/00", "kaffee/01"]
     assert store.cell_folder(Cell("kaffee", 7)) == tmp_path / "toy" / "kaffee" / "07"
-    assert store.prior_of(Cell("kaffee", 1)) == Cell("prior", 1)
-    assert store.prior_of(PRIOR) is None
+    assert store.find_prior(Cell("kaffee", 1)) == Cell("prior", 1)
+    assert store.find_prior(PRIOR) is None
 
 
 def test_a_cell_is_done_when_its_record_says_so(store):

@@ -39,9 +39,9 @@ def test_borrowed_priors_are_those_of_table_1(name, tmp_path):
     store = ResultStore(tmp_path, load_recipe(name))
     assert store.recipe.kind in KINDS
     cell = store.cells()[0]
-    assert store.prior_of(cell) == Cell("prior", cell.seed)
+    assert store.find_prior(cell) == Cell("prior", cell.seed)
     assert store.prior_store.cell_folder(Cell("prior", 3)) == tmp_path / "table1" / "prior" / "03"
-    assert all(store.prior_of(c) is not None for c in store.cells())
+    assert all(store.find_prior(c) is not None for c in store.cells())
 
 
 def test_the_gap_recipe_sweeps_the_learning_rate_of_every_row():

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from models import PROPERTY, make_problem
 
 from kaffee.filtering.recursion import Recursion, step
-from kaffee.theory.contraction import _Rescaled, anti_contraction, dispersed_directions, dispersion, rescaling_of_run
+from kaffee.theory.contraction import _Rescaled, anti_contraction, dispersed_directions, dispersion, measure_rescaling
 from kaffee.theory.tracing import trace
 
 FILTER = Recursion()
@@ -41,7 +41,7 @@ def test_the_derivative_is_that_of_the_real_step(x, process, noise, s, x64):
     along = rescaling_derivative(A, C, v[..., :, None] * v[..., None, :], jnp.asarray(s))
     expected = nll_along(dynamics, observations, run, jnp.asarray(s))
     np.testing.assert_allclose(along, expected, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(rescaling_of_run(FILTER, dynamics, observations)[0], found[0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(measure_rescaling(FILTER, dynamics, observations)[0], found[0], rtol=1e-8, atol=1e-8)
 
 
 matrices = arrays(np.float64, (4, 3, 3), elements=st.floats(-1.0, 1.0))
@@ -103,7 +103,7 @@ def test_through_the_recursion_an_underdispersed_model_can_be_rewarded_for_contr
     expected = rescaling_derivative(*(m[settled, 0] for m in known))
     assert (np.asarray(expected) < 0).all()
     lemma, lemma_se = mean_and_error(anti_contraction(model)[settled])
-    full, full_se = mean_and_error(rescaling_of_run(FILTER, dynamics, observations)[settled])
+    full, full_se = mean_and_error(measure_rescaling(FILTER, dynamics, observations)[settled])
     assert lemma + 3 * lemma_se < 0
     assert full - 3 * full_se > 0
 

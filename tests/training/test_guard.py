@@ -47,7 +47,7 @@ def test_a_model_that_gets_worse_goes_back_to_the_last_look(sampler):
     assert len(guard.looks) == 1 + 4  # before the first update, after 6, 12, 18 and 23
     assert trained.sent_back == sum(look > guard.limit for look in guard.looks) > 0
     assert guard.look(trained.model).distance == 1.0
-    assert f"23 updates, 0 skipped, sent back {trained.sent_back} times" in str(trained)
+    assert f"23 updates, 0 skipped, rolled back {trained.sent_back} times" in str(trained)
     assert np.isfinite(trained.losses).all()
     assert len(trained.losses) == 23
 

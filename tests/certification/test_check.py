@@ -13,14 +13,14 @@ from small import gappy_fit, rotation, small_model
 
 from kaffee.certification.check import check, compare_runs
 from kaffee.certification.free_runs import CORE_SEED, MIN_ROWS, TRANSIENT, run_freely
-from kaffee.certification.innovations import warm_up_of
+from kaffee.certification.innovations import choose_warm_up
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.filtering.evaluation import Target
 from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
-from kaffee.filtering.rollout import core_key_of, free_run
+from kaffee.filtering.rollout import free_run, make_core_key
 from kaffee.inference.recordings import filter_recordings
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
@@ -45,7 +45,7 @@ def test_a_prior_is_filtered_with_transport():
 def test_the_numbers_of_a_check_are_those_of_the_filter():
     model, test = gappy_fit().fitted.reconstruction, gappy_fit().test
     found = check(model, test, **FEW)
-    after, scores, nll = warm_up_of(test), [], 0.0
+    after, scores, nll = choose_warm_up(test), [], 0.0
     for values, estimate in zip(test.recordings, filter_recordings(model, test), strict=True):
         seen = ~np.isnan(values)[after:]
         scores.append(((values - estimate.predicted_mean)[after:] / estimate.predicted_std[after:])[seen])
@@ -153,7 +153,7 @@ def gated():
 def test_a_core_draws_its_own_noise_and_others_none(noisy):
     """Without its noise DynaMix may come to rest, and a check would report the dynamics of a point."""
     which = gated() if noisy else MODEL
-    key = core_key_of(which.model.core, CORE_SEED)
+    key = make_core_key(which.model.core, CORE_SEED)
     assert (key is not None) == noisy
     start = np.array([11.0, 9.0])
     first = which.model.embed(jnp.asarray(which.scaler.transform(start), jnp.float32)[None])
