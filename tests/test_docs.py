@@ -30,10 +30,7 @@ def test_a_block_is_replaced_and_the_rest_is_left_alone(fill, monkeypatch):
     assert fill.filled(text) == "a\n<!-- begin: table1 --rows kaffee -->\n\n[table1 --rows kaffee]\n\n<!-- end -->\nb\n"
 
 
-PAGES = [
-    *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
-]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING", "CHANGELOG"))]
 # The changelog says that these are gone; a paper and an entry point only look like names.
 NOT_NAMES = {"kaffee.tex", "kaffee.commands", "kaffee.data.decorrelation_time"}
 

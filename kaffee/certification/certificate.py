@@ -6,7 +6,7 @@ curves of every figure, so that a page can be drawn again without computing anyt
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Self, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -155,8 +155,11 @@ class Certificate:
     def from_dict(cls, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
         """Build a certificate from the values of `to_dict` and `arrays`; NaN where JSON had no number."""
         drawn = {name: np.asarray(run, np.float64) for name, run in arrays.items()}
-        free = values["agreement"]
-        certificate: Self = _rebuild(cls, {**values, "agreement": None if free is None else {**free, "drawn": drawn}})
+        # Every part must be there, if only as None: a page without one would look complete.
+        parts = {part.name: values[part.name] for part in fields(cls)}
+        if parts["agreement"] is not None:
+            parts["agreement"] = {**parts["agreement"], "drawn": drawn}
+        certificate: Self = _rebuild(cls, parts)
         return certificate
 
     def save(self, folder: str | Path, conclusion: Mapping[str, Any]) -> Path:
