@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from small import same_arrays
 from typer.testing import CliRunner
 
 import kaffee as library
+from kaffee.certification.certificate import Certificate, CertificationSettings, certify
 from kaffee.cli.main import app
 from kaffee.data.reading import read_series
 from kaffee.data.series import Series
@@ -185,6 +187,19 @@ def write_waves(home, rows=slice(None)):
     values = WAVES + 0.05 * np.random.default_rng(0).standard_normal(WAVES.shape)
     write_series(Series.from_arrays(values[rows], columns=("a", "b"), times=0.5 * T[rows]), path)
     return path
+
+
+def test_an_adapted_model_is_certified_like_any_fit(home, folder, monkeypatch):
+    few = CertificationSettings(num_starts=20, members=8, horizons=(1,), divergence_runs=2, divergence_steps=50)
+    monkeypatch.setattr("kaffee.certification.certificate.certify", partial(certify, settings=few))
+    options = ("--model", folder, "--updates", 1, "--json")
+    result = kaffee("adapt", write_waves(home), "-o", "run", *options)
+    assert result.exit_code == 0, result.exception
+    checks = json.loads(result.stdout)["checks"]
+    assert sorted(checks) == ["kaffee", "prior"]
+    certificate, _ = Certificate.load(home / "run")
+    assert certificate.checks["kaffee"].nll == pytest.approx(checks["kaffee"]["nll"])
+    assert (home / "run" / "report.html").exists()
 
 
 def test_adapt_makes_a_model_that_loads_and_filters(home, folder):
