@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -159,8 +159,7 @@ class Certificate:
         parts = {part.name: values[part.name] for part in fields(cls)}
         if parts["agreement"] is not None:
             parts["agreement"] = {**parts["agreement"], "drawn": drawn}
-        certificate: Self = _rebuild(cls, parts)
-        return certificate
+        return cast(Self, _rebuild(cls, parts))
 
     def save(self, folder: str | Path, conclusion: Mapping[str, Any]) -> Path:
         """Write the certificate to a folder; `conclusion` says what it was computed from."""

@@ -49,8 +49,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 # In the order of `kaffee --help`.
-_GROUPS = (certify.quick, simulate, fit, certify, infer, diagnose, pretrained, about)
-for _part in _GROUPS:
+for _part in (certify.quick, simulate, fit, certify, infer, diagnose, pretrained, about):
     app.add_typer(_part if isinstance(_part, typer.Typer) else _part.commands)
 app.add_typer(pretrained.models, name="models")
 # Groups of commands from above this layer (`kaffee bench`, from `kaffee.paper`) or from other packages.

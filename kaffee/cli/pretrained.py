@@ -137,17 +137,15 @@ def _adapt(
     if certify:
         conclusion = conclude(run.output, result, loaded, title=run.title, quiet=True)
         if json:
-            measured: dict[str, Any] = {"checks": jsonable(conclusion.certificate.checks)}
-            typer.echo(json_module.dumps({**facts, **measured}, indent=2))
-            return
-        typer.echo(line)
-        show(conclusion, json=False)
+            typer.echo(json_module.dumps({**facts, "checks": jsonable(conclusion.certificate.checks)}, indent=2))
+        else:
+            typer.echo(line)
+            show(conclusion, json=False)
         return
     # Without a certificate a quick check, against the true states where they are known.
     states = None if loaded.truth is None else loaded.truth.states
     likeness = None if loaded.truth is None else compare_runs(loaded.truth.states, loaded.truth.again)
-    few = result.test.num_steps < 2
-    checked = None if few else check(result.fitted.reconstruction, result.test, reference=states)
+    checked = None if result.test.num_steps < 2 else check(result.fitted.reconstruction, result.test, reference=states)
     if json:
         between = None if likeness is None else {"d_stsp": likeness[0], "d_h": likeness[1]}
         measured = {"check": jsonable(checked), "truth_against_truth": between}
