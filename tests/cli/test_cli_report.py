@@ -54,6 +54,8 @@ def test_a_report_on_other_data_leaves_that_of_the_run_alone(elsewhere, run):
     assert f"Report: {copy / 'on-new' / 'report.html'}" in results["new"].stdout.replace("\n", "")
     tests = [json.loads((copy / part / "certificate.json").read_text())["about"]["test"] for part in ("", "on-new")]
     assert [test["steps"] for test in tests] == [120, 120]
+    # Its certificate is as fresh as that of the run, so that its page can be drawn again.
+    assert explain_staleness(copy / "on-new") == ""
 
 
 def test_a_finished_run_is_drawn_again_without_computing(kaffee, run, tmp_path, monkeypatch):
