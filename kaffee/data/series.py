@@ -178,11 +178,11 @@ class Series:
                 f"{self.label}: {asked} leaves an empty train or test part; the longest recording has "
                 f"{max(self.lengths)} steps. Take a smaller test part, or bring longer recordings."
             )
-        train = self._take([(r, slice(0, cut)) for r, cut in enumerate(cuts)], " (train part)")
+        train = self.take([(r, slice(0, cut)) for r, cut in enumerate(cuts)], " (train part)")
         later = [(r, slice(cut, None)) for r, cut in enumerate(cuts) if cut < self.lengths[r]]
-        return train, self._take(later, " (test part)")
+        return train, self.take(later, " (test part)")
 
-    def _take(self, rows: Sequence[tuple[int, slice]], part: str = "") -> "Series":
+    def take(self, rows: Sequence[tuple[int, slice]], part: str = "") -> "Series":
         """Make a recording of each pair of a recording's number and rows of it."""
         return replace(
             self,
@@ -201,7 +201,7 @@ class Series:
         """
         if length < 1:
             raise ConfigError(f"A piece has at least 1 row, not {length}.")
-        return self._take([(r, slice(a, a + length)) for r, T in enumerate(self.lengths) for a in range(0, T, length)])
+        return self.take([(r, slice(a, a + length)) for r, T in enumerate(self.lengths) for a in range(0, T, length)])
 
     def select(self, columns: Sequence[str | int]) -> "Series":
         """Select coordinates by name or 0-based index, in the given order."""

@@ -1,0 +1,186 @@
+"""Model selection inside a fit: rows held back from training, forecasts of them, noise scales calibrated on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.optimize import minimize
+
+from kaffee.data.series import Series
+from kaffee.filtering.gated import make_gate, signal_variance
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.recursion import Recursion, predict
+from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble
+from kaffee.filtering.sweep import batch_recordings, sweep
+from kaffee.metrics.scores import gaussian_nll
+from kaffee.model.maps import Linear
+from kaffee.model.statespace import Shell, StateSpaceModel
+from kaffee.training.autoregression import HORIZONS, WEIGHTS, row_times
+
+HELD_BACK = 0.2
+"""Share of the training rows that no gradient sees."""
+BLOCK_ROWS, MOST_BLOCKS = 1_000, 4
+"""A recording has one block of held-back rows for so many rows, the last at its end."""
+LEAD = 64
+"""Rows before each block from which a filter finds the state."""
+MAX_STARTS, MEMBERS = 256, 64
+SCALES = (-1.5, 3.0)
+"""Bounds of the logarithm of calibrated noise scales: what is calibrated is not rebuilt."""
+NUM_BLOCKS = 16
+LEAST_STD = 1e-3
+_SEED = 0
+
+
+class HeldBack(NamedTuple):
+    """Rows to train on, and blocks of rows that are held back, each after `leads` rows of what came before it."""
+
+    part: Series
+    blocks: Series
+    leads: tuple[int, ...]
+
+
+def hold_back(series: Series, share: float = HELD_BACK) -> HeldBack:
+    """Hold back the end of every recording, and of every stretch of `BLOCK_ROWS` rows of a long one.
+
+    Recordings too short to be cut are trained on as they are.
+    """
+    times = row_times(series) if series.times is None else series.times
+    series = replace(series, times=tuple(np.asarray(t, float) for t in times))
+    train, blocks, leads = [], [], []
+    for r, T in enumerate(series.lengths):
+        count = min(max(T // BLOCK_ROWS, 1), MOST_BLOCKS)
+        edges = np.linspace(0, T, count + 1).astype(int)
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            cut = last - int(share * (last - first) + 1e-9)
+            train.append((r, slice(first, cut)))
+            if cut < last:
+                blocks.append((r, slice(max(cut - LEAD, 0), last)))
+                leads.append(cut - max(cut - LEAD, 0))
+    return HeldBack(series.take(train), series.take(blocks), tuple(leads))
+
+
+class Scored(NamedTuple):
+    """NLL per entry of forecasts at each start and horizon, NaN where nothing was read, and shares inside 90 % bands."""
+
+    nll: Float[np.ndarray, "S H"]
+    coverage: Float[np.ndarray, " H"]
+
+    @property
+    def mean(self) -> float:
+        """The mean over starts, weighted over horizons; infinite if a forecast failed."""
+        value = float(np.sum(self._weights() * np.nanmean(self.nll, axis=0)))
+        return value if np.isfinite(value) else np.inf
+
+    def _weights(self) -> Float[np.ndarray, " H"]:
+        weights = np.array(WEIGHTS[: self.nll.shape[1]])
+        return weights / weights.sum()
+
+    def gain_over(self, other: "Scored") -> tuple[float, float]:
+        """Compute how many nats per entry better this is than another on the same starts, and the standard error.
+
+        The error is that of means of blocks of neighbouring starts, whose forecasts have much in common.
+        """
+        difference = (other.nll - self.nll) @ self._weights()
+        known = difference[~np.isnan(difference)]
+        if not np.isfinite(known).all() or len(known) < 2:
+            return (self.mean < other.mean) * np.inf if np.isfinite(self.mean) else -np.inf, 0.0
+        means = np.array([each.mean() for each in np.array_split(known, min(NUM_BLOCKS, len(known)))])
+        return float(known.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
+
+
+class Judge:
+    """Scores state-space models by forecasts of held-back rows from filtered beliefs."""
+
+    def __init__(self, held: HeldBack, horizons: Sequence[int] = HORIZONS) -> None:
+        blocks, leads = held.blocks, held.leads
+        longest = max(T - lead for T, lead in zip(blocks.lengths, leads, strict=True))
+        self.horizons = tuple(h for h in horizons if h == 1 or h <= longest // 3)
+        rows = [
+            (r, row)
+            for r, (T, lead) in enumerate(zip(blocks.lengths, leads, strict=True))
+            for row in range(max(lead - 1, 0), T - 1)
+        ]
+        some = np.unique(np.linspace(0, len(rows) - 1, min(MAX_STARTS, len(rows))).round().astype(int))
+        chosen = np.array([rows[i] for i in some])
+        self._starts = (chosen[:, 0], chosen[:, 1])
+        self._x = batch_recordings(blocks, jnp.float32)
+        padded = np.concatenate([np.asarray(self._x, np.float64), np.full((max(self.horizons),) + self._x.shape[1:], np.nan)])
+        self._later = np.stack([padded[chosen[:, 1] + h, chosen[:, 0]] for h in self.horizons], axis=1)
+
+    def score(self, model: StateSpaceModel) -> Scored:
+        """Score forecasts: exact moments of a linear model, those of an ensemble of any other."""
+        mean, std = (np.asarray(a, np.float64) for a in self._forecast(model))
+        std = np.maximum(std, LEAST_STD)
+        later, seen = self._later, ~np.isnan(self._later)
+        with np.errstate(all="ignore"):
+            nll = np.where(np.isfinite(mean) & np.isfinite(std), gaussian_nll(later, mean, std), np.inf)
+            terms = np.where(seen, nll, 0.0).sum(axis=2) / np.maximum(seen.sum(axis=2), 1)
+            inside = (np.abs(later - mean) <= 1.6448536 * std)
+        terms[~seen.any(axis=2)] = np.nan
+        covered = np.where(seen, inside, 0).sum(axis=(0, 2)) / np.maximum(seen.sum(axis=(0, 2)), 1)
+        return Scored(terms, covered)
+
+    def _forecast(self, model: StateSpaceModel) -> tuple[Array, Array]:
+        recordings, rows = self._starts
+        beliefs = sweep(model, Recursion(), self._x, gate=make_gate(), keep=None, starts=(recordings, rows)).beliefs
+        chosen = np.array(self.horizons) - 1
+        if isinstance(model.core, Linear):
+            return jax.tree.map(lambda a: a[:, chosen], _carry(model, beliefs, max(self.horizons)))
+        return jax.tree.map(lambda a: a[:, chosen], _spread(model, beliefs, max(self.horizons)))
+
+    def calibrate(self, model: StateSpaceModel) -> tuple[StateSpaceModel, tuple[float, float]]:
+        """Scale all process noise and all observation noise so that forecasts of held-back rows are most likely.
+
+        Returns the model, and the logarithms of the two factors of standard deviations.
+        """
+
+        def objective(scales: np.ndarray) -> float:
+            outside = float(np.sum(np.maximum(np.abs(scales - np.clip(scales, *SCALES)), 0.0)))
+            score = self.score(scale_noise(model, *np.clip(scales, *SCALES))).mean
+            # A weak pull to what training found: few rows hardly know better.
+            return min(score, 1e6) + outside + 1e-3 * float(np.sum(scales**2))
+
+        simplex = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5]])
+        found = minimize(objective, np.zeros(2), method="Nelder-Mead",
+                         options={"initial_simplex": simplex, "maxfev": 24, "xatol": 0.02, "fatol": 1e-4})
+        scales = np.clip(found.x, *SCALES)
+        if not found.fun < objective(np.zeros(2)):
+            scales = np.zeros(2)
+        return scale_noise(model, *scales), (float(scales[0]), float(scales[1]))
+
+
+def scale_noise(model: StateSpaceModel, process: float, observation: float) -> StateSpaceModel:
+    """Multiply standard deviations of process and observation noise by exp of these numbers."""
+    shell = model.shell
+    return model.replace(shell=Shell(shell.log_process_std + process, shell.log_observation_std + observation))
+
+
+@eqx.filter_jit
+def _carry(model: StateSpaceModel, beliefs: Belief, num_steps: int) -> tuple[Array, Array]:
+    """Carry Gaussian beliefs ahead: means and standard deviations of readings, (S, H, N)."""
+    noise = model.shell.observation_variance()
+
+    def body(belief: Belief, _: None) -> tuple[Belief, tuple[Array, Array]]:
+        belief = predict(model.core, model.shell.process_variance(), belief, transport=True)
+        variance = signal_variance(model.observation, belief.covariance)
+        return belief, (model.observation.observe(belief.mean), jnp.sqrt(variance + noise))
+
+    _, later = jax.lax.scan(body, beliefs, None, length=num_steps)
+    return jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), later)
+
+
+@eqx.filter_jit
+def _spread(model: StateSpaceModel, beliefs: Belief, num_steps: int) -> tuple[Array, Array]:
+    """Forecast by an ensemble; the observation noise is added to its variance exactly."""
+    members = forecast_ensemble(
+        model, beliefs, num_steps, MEMBERS, key=jax.random.key(_SEED), observation_noise=False
+    )
+    members = jnp.clip(members, -DIVERGENCE_BOUND, DIVERGENCE_BOUND)
+    variance = jnp.var(members, axis=0, ddof=1) + model.shell.observation_variance()
+    return jnp.mean(members, axis=0), jnp.sqrt(variance)
