@@ -24,6 +24,7 @@ from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation
 from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.training.adaptation import Adaptation, adapt
+from kaffee.training.climate import with_climate
 from kaffee.training.loop import Schedule, Watcher
 from kaffee.training.optimiser import Optimiser
 
@@ -260,7 +261,8 @@ def fit_linear(reconstruction: Reconstruction, train: Series, *, seed: int = 0) 
         refitted = _stabilise(adapt(refitted, standard, KAFFEE, settings, seed=seed).model)
     # The last fifth is now among what it was fitted to: only a failure is worse there.
     model = refitted if best.score(refitted) < best.nll else best.model
-    return replace(reconstruction, model=model or start, method="kaffee", provenance={})
+    model = with_climate(model or start, standard, KAFFEE.filter)
+    return replace(reconstruction, model=model, method="kaffee", provenance={})
 
 
 def _single(values: Float[np.ndarray, "..."]) -> Float[Array, "..."]:
