@@ -204,15 +204,19 @@ def _rebuild(hint: Any, value: Any) -> Any:
     return value
 
 
-def describe_shortage(test: Series) -> str:
-    """Describe which checks these held-out data are too few for; empty if there are none."""
-    warm_up = choose_warm_up(test)
+def describe_shortage(test: Series, *, climate: bool = False) -> str:
+    """Describe which checks these held-out data are too few for; empty if there are none.
+
+    Args:
+        climate: Whether the model will have a climate, so that all rows count.
+    """
+    warm_up = choose_warm_up(test, climate=climate)
     readings = sum(int((~np.isnan(values[warm_up:])).sum()) for values in test.recordings)
     rows = len(complete_rows(test))
     needs = []
     if readings < MIN_ENTRIES:
-        after = f"after {warm_up} row{'s' * (warm_up > 1)} of warm-up"
-        needs.append(f"one-step predictions need {MIN_ENTRIES} readings, of which there are {readings} {after}")
+        after = f" after {warm_up} row{'s' * (warm_up > 1)} of warm-up" if warm_up else ""
+        needs.append(f"one-step predictions need {MIN_ENTRIES} readings, of which there are {readings}{after}")
     if rows < MIN_ROWS:
         needs.append(f"free runs need {MIN_ROWS} rows without gaps, of which there are {rows}")
     if not needs:
@@ -259,7 +263,8 @@ def certify(
             return None
 
     def run_filter(model: Reconstruction) -> FilterPass:
-        return filter_pass(model, test, choose_starts(test, settings.num_starts))
+        climate = reconstruction.model.climate is not None  # the baseline starts where the surrogate does
+        return filter_pass(model, test, choose_starts(test, settings.num_starts, climate=climate))
 
     def need_run() -> FilterPass:
         if run is None:

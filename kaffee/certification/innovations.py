@@ -21,7 +21,7 @@ from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
 from kaffee.metrics.spectra import autocorrelation, count_pairs
 
 WARM_UP = 20
-"""Rows in which a filter forgets how its first row anchored it, and which are not scored."""
+"""Rows in which a filter without a climate forgets how its first row anchored it, and which are not scored."""
 NUM_LAGS, MIN_PAIRS = 20, 20
 """Lags of autocorrelations; fewer pairs of rows than this say nothing about a lag."""
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -69,14 +69,17 @@ class FilterPass:
     warm_up: int
 
 
-def choose_warm_up(series: Series) -> int:
-    """Return `WARM_UP`, or a quarter of the longest recording if that is less; at least the row that anchors."""
-    return max(1, min(WARM_UP, max(series.lengths) // 4))
+def choose_warm_up(series: Series, *, climate: bool = False) -> int:
+    """Return `WARM_UP`, or a quarter of the longest recording if that is less; at least the row that anchors.
+
+    A model with a climate predicts the first row and starts from an honest belief: all its rows count.
+    """
+    return 0 if climate else max(1, min(WARM_UP, max(series.lengths) // 4))
 
 
-def choose_starts(series: Series, count: int) -> Starts:
+def choose_starts(series: Series, count: int, *, climate: bool = False) -> Starts:
     """Choose up to `count` evenly spaced rows after the warm-up that have a row after them."""
-    warm_up = choose_warm_up(series)
+    warm_up = choose_warm_up(series, climate=climate)
     pairs = [(r, t) for r, length in enumerate(series.lengths) for t in range(warm_up, length - 1)]
     if not pairs:
         raise DataError(
@@ -88,7 +91,7 @@ def choose_starts(series: Series, count: int) -> Starts:
 
 
 def _keep_whitened(track: Track, row: Row, step: Step) -> tuple[Row, Float[Array, "R N"]]:
-    scored = row.accepted & ~row.restarted[:, None]
+    scored = row.accepted & ~jnp.isnan(row.nll)[:, None]
     return row, jnp.where(scored, step.innovation.whitened, jnp.nan)
 
 
@@ -111,7 +114,7 @@ def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) 
         whitened=tuple(np.asarray(y, np.float64) for _, y in each),
         starts=starts,
         beliefs=swept.beliefs,
-        warm_up=choose_warm_up(series),
+        warm_up=choose_warm_up(series, climate=model.climate is not None),
     )
 
 
@@ -219,7 +222,7 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
     jointly whitened ones give NIS and autocorrelations, since these are independent under the model.
     """
     # Entries that were predicted and read, after the warm-up.
-    scored = [np.asarray(row.accepted) & ~np.asarray(row.restarted)[:, None] for row in run.rows]
+    scored = [np.asarray(row.accepted) & ~np.isnan(row.nll)[:, None] for row in run.rows]
     for mask in scored:
         mask[: run.warm_up] = False
     total = sum(int(mask.sum()) for mask in scored)

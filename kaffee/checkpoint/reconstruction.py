@@ -22,7 +22,7 @@ from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.core import Core
 from kaffee.model.observation import LinearObservation, ObservationMap, Projection
-from kaffee.model.statespace import Shell, StateSpaceModel
+from kaffee.model.statespace import Climate, Shell, StateSpaceModel
 from kaffee.model.wrappers import CORE_TYPES, Confined, Custom, as_core
 from kaffee.records import read_json, read_record, versions, write_record
 
@@ -177,7 +177,9 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
             core = Confined(core, jnp.zeros(M), jnp.zeros(M))
         linear = seen["type"] == "linear"
         observation: ObservationMap = LinearObservation(jnp.zeros((N, M))) if linear else Projection(N, M)
-        return StateSpaceModel(core, Shell(jnp.zeros(M), jnp.zeros(N)), observation, jnp.zeros((M, N)))
+        # Models of older versions, and those of the paper, have no climate.
+        climate = Climate(jnp.zeros(M), jnp.zeros((M, M))) if "climate.mean" in arrays else None
+        return StateSpaceModel(core, Shell(jnp.zeros(M), jnp.zeros(N)), observation, jnp.zeros((M, N)), climate)
 
     return eqx.filter_eval_shape(build)
 

@@ -145,7 +145,8 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
         run.core = settings.core.start  # whoever fits or resumes names the code; other commands must be told
     known = load_conclusion(run)
     if known is None:
-        if certify and (few := describe_shortage(loaded.series.split(1.0 - settings.test_fraction)[1])):
+        held_out = loaded.series.split(1.0 - settings.test_fraction)[1]
+        if certify and (few := describe_shortage(held_out, climate=settings.adaptation.climate)):
             console.print(f"warning: {few}", **warn)
         with TrainingProgress(console, quiet=quiet) as progress:
             result = run.train(progress.watcher)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.data.gaps import evenly
 from kaffee.data.scaler import Scaler
+from kaffee.filtering.likelihood import start_state
 from kaffee.filtering.rollout import free_run
 from kaffee.metrics.attractors import AttractorDistances, Estimator, Extent, measure_distances
 from kaffee.metrics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
@@ -115,7 +116,7 @@ def evaluate_free_runs(
         key, core_key: For the noise of the shell, which None turns off, and for that inside the core.
     """
     standard = starts if scaler is None else scaler.transform(starts)
-    first = model.embed(jnp.asarray(standard, model.dtype))
+    first = start_state(model, jnp.asarray(standard, model.dtype))
     run = free_run(model, first, num_steps, key=key, core_key=core_key, transient=transient)
     diverged_at = np.asarray(run.diverged_at)
     stays = diverged_at == 0

@@ -14,7 +14,7 @@ from scipy.special import chdtri
 from kaffee.data.validation import check_count
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief
-from kaffee.filtering.likelihood import initial_belief, make_dynamics
+from kaffee.filtering.likelihood import make_dynamics, start_belief, start_step
 from kaffee.filtering.recursion import Recursion, Step, predict, update
 from kaffee.model.observation import ObservationMap
 from kaffee.model.statespace import StateSpaceModel
@@ -41,7 +41,7 @@ class Gate(NamedTuple):
 class Track(NamedTuple):
     """The state that the filter carries from row to row.
 
-    The first row anchors the belief and is not scored; `rejections` count how often in a row a coordinate was rejected.
+    The first row starts the belief; `rejections` count how often in a row a coordinate was rejected.
     """
 
     belief: Belief
@@ -52,13 +52,15 @@ class Track(NamedTuple):
 class Row(NamedTuple):
     """The moments at one row, in standardised coordinates.
 
+    A model with a climate predicts every row; without one, what is predicted, and its scores, are NaN at a (re)start.
+
     Attributes:
         state_mean, state_std: Of z given all readings up to this row.
-        predicted_state_mean, predicted_state_std: Of z given those before it; NaN at a (re)start.
+        predicted_state_mean, predicted_state_std: Of z given those before it.
         signal_mean, signal_std: Of B z given all readings up to this row, without observation noise.
-        reading_mean, reading_std: Of the reading x = B z + noise given those before it; NaN at a (re)start.
-        nll: -log p of the accepted entries given all earlier ones; NaN at a (re)start.
-        nis: v' Omega^-1 v, with as many degrees of freedom as entries were accepted; NaN at a (re)start.
+        reading_mean, reading_std: Of the reading x = B z + noise given those before it.
+        nll: -log p of the accepted entries given all earlier ones.
+        nis: v' Omega^-1 v, with as many degrees of freedom as entries were accepted.
         accepted, rejected: Which entries were used, and which were read but not believed.
         restarted: Whether the belief starts again at this row: the first one, or after the belief was lost.
         fault: Index in `recursion.QUANTITIES`: what was not finite, if that is why.
@@ -104,11 +106,6 @@ def new_track(model: StateSpaceModel, num_tracks: int) -> Track:
     return Track(belief, jnp.zeros(num_tracks, bool), jnp.zeros((num_tracks, N), jnp.int32))
 
 
-def anchor(model: StateSpaceModel, x: Float[Array, "W N"], seen: Bool[Array, "W N"]) -> Belief:
-    """Start a belief at a row, as in training: N(embed(x), Gamma), with the data's variance where nothing was read."""
-    return initial_belief(model, model.embed(jnp.where(seen, x, 0.0)), anchored=seen)
-
-
 def variances(covariance: Float[Array, "W K K"]) -> Float[Array, "W K"]:
     """Take the diagonal; rounding may leave what is zero in exact arithmetic a hair below."""
     return jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
@@ -134,9 +131,9 @@ def advance(
 ) -> tuple[Track, Row, Step]:
     """Filter one row of readings for a batch of tracks; NaN is missing. Compilation drops what is not used of it.
 
-    The first row anchors the belief. The belief restarts in the same way when it is lost: a quantity is not finite, or
-    nothing is read and the prediction is ten times as wide as data and noise (an EKF covariance grows as exp(2 lambda
-    t) in a gap, without the bound that the attractor sets).
+    The first row starts the belief (`start_belief`). The belief restarts in the same way when it is lost: a quantity
+    is not finite, or nothing is read and the prediction is ten times as wide as data and noise (an EKF covariance grows
+    as exp(2 lambda t) in a gap, without the bound that the attractor sets).
 
     Args:
         gate: None for the bare recursion: every reading is believed, and nothing restarts.
@@ -156,19 +153,28 @@ def advance(
         within = residual**2 <= gate.threshold.astype(x.dtype) * (predicted_signal + Lambda)
         believed = within | (track.rejections >= gate.patience) | ~(track.started & finite)[:, None]
         accepted = present & jnp.isfinite(x) & (jnp.abs(x) < ABSURD) & believed
-    now = update(recursion, dynamics, observation, predicted, jnp.where(accepted, x, 0.0), accepted)
+    used = jnp.where(accepted, x, 0.0)
+    now = update(recursion, dynamics, observation, predicted, used, accepted)
     fault = jnp.where(track.started, now.fault, 0)
-    if gate is None:
-        belief, restarted = now.filtered, jnp.zeros_like(track.started)
-    else:
+    restarted = unscored = jnp.zeros_like(track.started)
+    if gate is not None:
         widest = LOST**2 * (1.0 + signal_variance(observation, jnp.diag(Gamma)) + Lambda)
         adrift = jnp.any(predicted_signal > widest, axis=1) & ~jnp.any(accepted, axis=1)
         restarted = ~track.started | (fault > 0) | adrift
-        belief = choose(restarted, anchor(model, x, accepted), now.filtered)
+        if model.climate is None:
+            unscored = restarted
+            now = now._replace(filtered=choose(restarted, start_belief(model, used, accepted), now.filtered))
+        else:
+            # A branch, since it costs as much as the update.
+            begin = lambda now: choose(restarted, start_step(model, used, accepted), now)  # noqa: E731
+            now = jax.lax.cond(jnp.any(restarted), begin, lambda now: now, now)
+        predicted = now.predicted
+        predicted_signal = signal_variance(observation, predicted.covariance)
+    belief = now.filtered
     rejections = jnp.where(present, jnp.where(accepted, 0, track.rejections + 1), track.rejections)
 
     def scored(value: Array) -> Array:
-        return choose(restarted, jnp.full_like(value, jnp.nan), value)
+        return choose(unscored, jnp.full_like(value, jnp.nan), value)
 
     row = Row(
         state_mean=belief.mean,

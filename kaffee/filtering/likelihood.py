@@ -12,17 +12,20 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.adjoint import adjoint_terms
-from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.gaussian import Belief, Readings, Seen
 from kaffee.filtering.recursion import (
     Dynamics,
     Observations,
     Recursion,
+    Step,
     Terms,
     arrange_observations,
     core_noise,
     scan_terms,
+    update,
 )
 from kaffee.model.alrnn import ALRNN
+from kaffee.model.core import States
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import machine, versions
 
@@ -56,6 +59,32 @@ def initial_belief(
     if anchored is not None:
         covariance = covariance + model.observation.spread(1.0 - anchored.astype(mean.dtype))
     return Belief(mean, covariance)
+
+
+def start_step(model: StateSpaceModel, x: Readings, seen: Seen) -> Step:
+    """Score and assimilate the first reading of a recording, predicted by the model's climate."""
+    assert model.climate is not None
+    mean, covariance = model.climate.moments()
+    predicted = Belief(*(jnp.broadcast_to(each, (x.shape[0], *each.shape)) for each in (mean, covariance)))
+    return update(Recursion(), make_dynamics(model, predicted), model.observation, predicted, x, seen)
+
+
+def start_belief(model: StateSpaceModel, x: Readings, seen: Seen) -> Belief:
+    """Start a belief at a row: the model's climate given what was read, N(embed(x), Gamma) if it has none."""
+    x = jnp.where(seen, x, 0.0)
+    if model.climate is None:
+        return initial_belief(model, model.embed(x), anchored=seen)
+    return start_step(model, x, seen).filtered
+
+
+def start_state(model: StateSpaceModel, x: Readings) -> States:
+    """Start a free run at an observation: the mean of the climate given it, its embedding if there is no climate."""
+    if model.climate is None:
+        return model.embed(x)
+    return _compiled_start(model, x, jnp.ones(x.shape, bool)).mean
+
+
+_compiled_start = eqx.filter_jit(start_belief)
 
 
 def make_dynamics(model: StateSpaceModel, initial: Belief) -> Dynamics:
@@ -119,7 +148,7 @@ def window_nll(
     The first row of each window only anchors the mean; the following `burn_in` rows are propagated but not scored.
 
     Args:
-        start: Latent states zbar_{t0}; the embedding of the first row by default.
+        start: Latent states zbar_{t0}; by default the belief is that of `start_belief`.
         certain_start: Begin with covariance 0 instead of Gamma, as if the start were the state (appendix A.2).
         gradient: "adjoint" is hand-derived and does not reach B nor the data; "autodiff" reaches everything.
         segment: Keep the belief only every `segment` steps and recompute the rest in the backward pass: memory
@@ -136,13 +165,16 @@ def window_nll(
         model = model.replace(observation=jax.lax.stop_gradient(model.observation))
     anchor = model.observation
     first, first_mask = jnp.where(mask[:, 0], x[:, 0], 0.0), mask[:, 0]
-    if start is None:
-        start = model.embed(first)
+    if start is None and not certain_start:
+        initial = start_belief(model, first, first_mask)
     else:
-        start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
-    noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], start.dtype)
+        if start is None:
+            start = model.embed(first)
+        else:
+            start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
+        initial = initial_belief(model, start, anchored=first_mask, certain=certain_start)
+    noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], initial.mean.dtype)
     observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise)
-    initial = initial_belief(model, start, anchored=first_mask, certain=certain_start)
     terms = _run_terms(model, initial, observations, recursion, gradient, segment)
     # Per observed entry, so that missing data do not change the scale; the paper's |B| L N on complete data.
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)

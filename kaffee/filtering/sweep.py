@@ -11,8 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.data.series import Series
 from kaffee.data.windows import padded
-from kaffee.filtering.gated import Gate, Row, Track, advance, anchor, new_track
+from kaffee.filtering.gated import Gate, Row, Track, advance, new_track
 from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.likelihood import start_belief
 from kaffee.filtering.recursion import Outcome, Recursion, Step, core_noise, decode_outcome, locate_fault
 from kaffee.model.statespace import StateSpaceModel
 
@@ -128,7 +129,7 @@ def run_filter(
     """
     rows = jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
     if initial is None:
-        initial, rows = anchor(model, x[:, 0], mask[:, 0]), rows[1:]
+        initial, rows = start_belief(model, x[:, 0], mask[:, 0]), rows[1:]
     noise = core_noise(model.core, key, len(rows), len(x), model.dtype)
     swept = sweep(model, recursion or Recursion(), rows, gate=None, keep=_keep_residual, initial=initial, noise=noise)
     row, v = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), swept.rows)

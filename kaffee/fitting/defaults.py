@@ -58,6 +58,7 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         Suggested("adaptation.schedule.save_every", 500, "what an interruption may cost"),
         Suggested("adaptation.optimiser.final_learning_rate", 2e-4, "the noise of the last updates dies out"),
         Suggested("adaptation.calibration", 300, "bands follow the final core"),
+        Suggested("adaptation.climate", True, "beliefs start from what the first reading tells, and no more"),
     ]
     if get_method(settings.method).train_core:
         suggested.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))

@@ -70,7 +70,7 @@ def find_start(settings: FitSettings, series: Series) -> _Start:
         model = StateSpaceModel.create(core, N, key=keys["embedding"])
     else:
         known, series = _load_start(start, series, train)
-        model, scaler = known.model, known.scaler
+        model, scaler = known.model.replace(climate=None), known.scaler  # it follows from what is trained now
         train, _ = series.split(1.0 - settings.test_fraction)
     check_observed(train.recordings, train.columns, train.label)
     return _Start(model, scaler, series, train.standardised(scaler))

@@ -10,6 +10,7 @@ from kaffee.data.series import Series
 from kaffee.data.validation import check_count
 from kaffee.errors import DataError, KaffeeError
 from kaffee.filtering.gated import make_gate
+from kaffee.filtering.likelihood import start_state
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, describe_divergence, forecast_ensemble, free_run, mask_diverged
 from kaffee.filtering.sweep import batch_recordings, sweep
 from kaffee.inference.matching import match_series, model_columns
@@ -133,7 +134,7 @@ def simulate(
             )
         first = jnp.asarray(scaler.transform(rows), model.dtype)
     key, core_key = key_shell if shell else None, key_core if core_noise else None
-    run = free_run(model, model.embed(first), num_steps, key=key, core_key=core_key, transient=transient)
+    run = free_run(model, start_state(model, first), num_steps, key=key, core_key=core_key, transient=transient)
     values, diverged_at = scaler.inverse(np.asarray(run.observations, np.float64)), np.asarray(run.diverged_at)
     for run_values, step in zip(values, diverged_at, strict=True):
         if step:

@@ -94,11 +94,12 @@ class Estimate:
         mean, std: Of the signal B z given all readings up to the row (filter) or of the recording (smooth), without
             observation noise; of the ensemble (forecast).
         reading_std: Of a reading of the signal, observation noise included (smooth).
-        predicted_mean, predicted_std: Of the reading given those before it, noise included; NaN at a restart (filter).
+        predicted_mean, predicted_std: Of the reading given those before it, noise included (filter).
         values: The readings with their gaps filled (impute); the observations of a free run (simulate).
         members: (K, T, N), NaN from where one left the attractor (forecast).
         state_mean, state_std, predicted_state_mean, predicted_state_std, states: Of the latent state, standardised.
-        log_likelihood: log p of the accepted entries of a row given all earlier ones; NaN at a (re)start.
+        log_likelihood: log p of the accepted entries of a row given all earlier ones; NaN at a (re)start of a model
+            without a climate, which does not predict it.
         nis: v' Omega^-1 v: chi-square with as many degrees of freedom as entries were accepted, if all is well.
         accepted, rejected: Which entries were used, and which were read but not believed.
         restarted: Whether the belief starts again: at the first row, and after it was lost.

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from kaffee.errors import ConfigError, unknown
@@ -57,18 +58,47 @@ def split_residuals(residual_std: Float[Array, " N"], latent_dim: int, alpha: fl
     return Shell.from_std(jnp.full(latent_dim, q), alpha**0.5 * residual_std, residual_std.dtype)
 
 
+class Climate(eqx.Module):
+    """N(mean, factor factor'): the latent states of the training data, which a belief starts from before it has read.
+
+    The factor is lower triangular; a covariance of latents that are nearly functions of each other would not stay
+    positive in float32. It describes training data and is no parameter: gradients and optimisers take it as constant.
+    """
+
+    mean: Float[Array, " M"]
+    factor: Float[Array, "M M"]
+
+    @classmethod
+    def from_moments(cls, mean: Any, covariance: Any, dtype: Any = jnp.float32) -> "Climate":
+        """Build a climate from moments in float64; correlations keep a millionth of variance in every direction."""
+        P = np.asarray(covariance, np.float64)
+        std = np.sqrt(np.maximum(np.diag(P), 1e-300))
+        values, vectors = np.linalg.eigh((P + P.T) / (2.0 * np.outer(std, std)))
+        # QR of a root: Cholesky fails where P is singular up to rounding.
+        R: Any = np.linalg.qr((vectors * np.sqrt(np.maximum(values, 1e-6))).T, mode="r")
+        factor = std[:, None] * (R.T * np.where(np.diag(R) < 0, -1.0, 1.0))
+        return cls(jnp.asarray(mean, dtype), jnp.asarray(factor, dtype))
+
+    def moments(self) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
+        """Return mean and covariance, without gradients."""
+        mean, factor = jax.lax.stop_gradient((self.mean, self.factor))
+        return mean, factor @ factor.T
+
+
 class StateSpaceModel(eqx.Module):
     """z_{t+1} = F(z_t) + Gamma^{1/2} xi_t,  x_t = B z_t + Lambda^{1/2} eta_t  (section 2.1).
 
     The model works in standardised coordinates; a `Reconstruction` holds the scaler beside it, since statistics of the
     data inside the model would make every data set a new program to compile. The initial state of an observation x is
-    E x, by the embedding E, with the observed part overwritten.
+    E x, by the embedding E, with the observed part overwritten; or, with a climate, that of training data given x
+    (`kaffee.filtering.likelihood.start_belief`).
     """
 
     core: Core
     shell: Shell
     observation: ObservationMap
     embedding: Float[Array, "M N"]
+    climate: Climate | None = None
 
     @classmethod
     def create(
@@ -99,6 +129,8 @@ class StateSpaceModel(eqx.Module):
             ("log_process_std", self.shell.log_process_std, (M,)),
             ("log_observation_std", self.shell.log_observation_std, (N,)),
             ("embedding", self.embedding, (M, N)),
+            ("climate.mean", getattr(self.climate, "mean", None), (M,)),
+            ("climate.factor", getattr(self.climate, "factor", None), (M, M)),
         ):
             given = getattr(array, "shape", shape)
             if given != shape:
@@ -122,7 +154,7 @@ class StateSpaceModel(eqx.Module):
 
     def replace(self, **parts: Any) -> "StateSpaceModel":
         """Copy the model with some parts replaced."""
-        return StateSpaceModel(**{name: getattr(self, name) for name in PARTS} | parts)
+        return StateSpaceModel(**{name: getattr(self, name) for name in (*PARTS, "climate")} | parts)
 
     def exact(self) -> "StateSpaceModel":
         """Return the model with the core's exact Jacobian (`Core.exact`)."""

@@ -15,6 +15,7 @@ from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import Gradient, Method, Score, window_nll
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.training.climate import with_climate
 from kaffee.training.forcing import Forcing, run_forced
 from kaffee.training.guard import FreeRunGuard, confine
 from kaffee.training.loop import Schedule, Trained, Watcher, train
@@ -38,6 +39,9 @@ class Adaptation:
             fraction of it, so that free runs stay bounded (see `kaffee.training.guard`); None: leave it free.
         calibration: Updates of the shell alone after training. While the core learns, the noise scales lag behind:
             Adam moves their logarithms by no more than the sum of its rates. None: no such updates, as in the paper.
+        climate: Give the trained model the climate of filtered training states, which beliefs start from, before the
+            calibration and again after it (see `kaffee.training.climate`). False: they start at the embedding of the
+            first row as if it told all, as in the paper and, either way, in the windows that the core trains on.
         guard: Updates between two checks of the core's free runs, which roll it back if they have become worse (see
             `kaffee.training.guard`). None: no checks, as in the paper.
     """
@@ -49,6 +53,7 @@ class Adaptation:
     segment: int | None = None
     confine: float | None = None
     calibration: int | None = None
+    climate: bool = False
     guard: int | None = None
     optimiser: Optimiser = Optimiser("adam", learning_rate=5e-3, clip_norm=2.0)
     schedule: Schedule = Schedule(num_updates=150, report_every=5, save_every=50)
@@ -135,6 +140,11 @@ def _confine(model: StateSpaceModel, series: Series, method: Method, settings: A
     return confine(model, series, method.filter, margin=settings.confine)
 
 
+def _add_climate(model: StateSpaceModel, series: Series, method: Method, settings: Adaptation) -> StateSpaceModel:
+    """Give the model the climate of the series if `settings.climate` asks for it."""
+    return with_climate(model, series, method.filter) if settings.climate else model
+
+
 def adapt(
     model: StateSpaceModel,
     series: Series,
@@ -158,7 +168,7 @@ def adapt(
         return train(model, nll_objective(model, series, method, settings, parts), windows, parts=parts, **options)
 
     trained = run(
-        model.replace(core=model.core.surrogate()),
+        model.replace(core=model.core.surrogate(), climate=None),
         parts,
         optimiser=settings.optimiser,
         schedule=settings.schedule,
@@ -168,9 +178,10 @@ def adapt(
         save=save,
         **resume,
     )
-    final = trained.model
+    final = _add_climate(trained.model, series, method, settings)
     if settings.calibration and trained.completed:
         # A faster rate of the shell during training would calibrate it as well, but leaves a worse core.
         schedule = replace(settings.schedule, num_updates=settings.calibration)
         final = run(final, ("shell",), optimiser=_CALIBRATION, schedule=schedule, seed=seed + 1).model
+        final = _add_climate(final, series, method, settings)
     return replace(trained, model=_confine(final, series, method, settings))

@@ -1,0 +1,65 @@
+"""The climate of a model: the Gaussian of filtered latent states over training data, which its beliefs start from.
+
+A first reading does not tell hidden coordinates. N(embed(x), Gamma) takes them for known, and bands are too narrow
+until the filter has forgotten it; the Gaussian of training states given the reading knows what the reading tells.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kaffee.data.gaps import evenly
+from kaffee.data.series import Series
+from kaffee.filtering.gated import Row, Track, make_gate
+from kaffee.filtering.recursion import Recursion, Step
+from kaffee.filtering.sweep import sweep
+from kaffee.model.statespace import Climate, StateSpaceModel
+
+# Windows of training data that are filtered side by side, fewer for large models, whose filters cost M^3; and the
+# beginning of each that does not count: there a filter that started without a climate is overconfident.
+MOST_WINDOWS, LEAST_WINDOWS, WINDOWS_TIMES_LATENTS = 64, 8, 6400
+WINDOW_ROWS, SKIPPED = 512, 64
+
+
+def filtering_windows(series: Series, latent_dim: int) -> Float[np.ndarray, "T W N"]:
+    """Cut recordings into windows for the filter of a model of this size, time first; NaN fills up short ones."""
+    rows = min(WINDOW_ROWS, max(series.lengths))
+    # The rest of a recording is a window of its own if it is half a window, or all that there is.
+    cuts = [x[i : i + rows] for x in series.recordings for i in range(0, max(len(x) - rows // 2, 1), rows)]
+    most = min(MOST_WINDOWS, max(LEAST_WINDOWS, WINDOWS_TIMES_LATENTS // latent_dim), len(cuts))
+    windows = np.full((rows, most, series.num_coordinates), np.nan)
+    for w, i in enumerate(evenly(len(cuts), most)):
+        windows[: len(cuts[i]), w] = cuts[i]
+    return windows
+
+
+def _keep_moments(track: Track, row: Row, step: Step) -> tuple[Float[Array, "R M"], Float[Array, "M M"], Array]:
+    """Keep filtered means, NaN where they do not count, and the sum and number of covariances over windows.
+
+    A row counts if something was read, since in a gap the belief only widens, and if the filter did not fail.
+    """
+    mean, covariance = track.belief
+    counts = jnp.isfinite(jnp.sum(mean, axis=1) + jnp.sum(covariance, axis=(1, 2))) & jnp.any(row.accepted, axis=1)
+    total = jnp.sum(jnp.where(counts[:, None, None], covariance, 0.0), axis=0)
+    return jnp.where(counts[:, None], mean, jnp.nan), total, jnp.sum(counts)
+
+
+def with_climate(model: StateSpaceModel, series: Series, recursion: Recursion) -> StateSpaceModel:
+    """Give a model the climate of its filter over a standardised series; none if the filter fails everywhere.
+
+        mean = <z_t|t>,    covariance = Cov(z_t|t) + <P_t|t>
+
+    Without a climate to start from, a first pass skips the beginning of every window and a second one starts from what
+    it found.
+    """
+    x = jnp.asarray(filtering_windows(series, model.latent_dim), model.dtype)
+    for skipped in (min(SKIPPED, len(x) // 4), 0) if model.climate is None else (0,):
+        swept = sweep(model.exact(), recursion, x, gate=make_gate(), keep=_keep_moments)
+        means, totals, counts = (np.asarray(each, np.float64)[skipped:] for each in swept.rows)
+        z = means[np.isfinite(means).all(axis=2)]
+        if len(z) < 2:
+            return model.replace(climate=None)
+        within = totals.sum(axis=0) / counts.sum()
+        covariance = np.cov(z.T, ddof=0).reshape(within.shape) + within
+        model = model.replace(climate=Climate.from_moments(z.mean(axis=0), covariance, model.dtype))
+    return model
