@@ -168,7 +168,7 @@ def adapt(
         return train(model, nll_objective(model, series, method, settings, parts), windows, parts=parts, **options)
 
     trained = run(
-        model.replace(core=model.core.surrogate(), climate=None),
+        model.replace(core=model.core.surrogate()),
         parts,
         optimiser=settings.optimiser,
         schedule=settings.schedule,
