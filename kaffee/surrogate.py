@@ -335,7 +335,9 @@ class Surrogate:
             series, model = self.fit_.test, self.reconstruction_
         else:
             raise ConfigError("A stored model does not keep the data that it was fitted to. Pass X to check it on.")
-        checked = residual_checks(filter_pass(model, series, choose_starts(series, 1)))
+        checked = residual_checks(
+            filter_pass(model, series, choose_starts(series, 1, climate=model.model.climate is not None))
+        )
         return plot_calibration(checked.curve_levels, checked.curve, checked.pit, checked.num_entries)
 
     def _fitted_data(self) -> tuple[Data, Reconstruction]:

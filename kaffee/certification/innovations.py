@@ -227,9 +227,9 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
         mask[: run.warm_up] = False
     total = sum(int(mask.sum()) for mask in scored)
     if total < least:
+        after = f" after {run.warm_up} rows of warm-up" if run.warm_up else ""
         raise DataError(
-            f"{run.series.label}: {total} readings can be scored after {run.warm_up} rows of warm-up; at least "
-            f"{least} are needed. Hold out more."
+            f"{run.series.label}: {total} readings can be scored{after}; at least {least} are needed. Hold out more."
         )
     standardised, nis, nll = [], 0.0, 0.0
     for x, row, mask in zip(run.standard, run.rows, scored, strict=True):

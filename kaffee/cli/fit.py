@@ -146,7 +146,7 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
     known = load_conclusion(run)
     if known is None:
         held_out = loaded.series.split(1.0 - settings.test_fraction)[1]
-        if certify and (few := describe_shortage(held_out, climate=settings.adaptation.climate)):
+        if certify and (few := describe_shortage(held_out, climate=bool(settings.adaptation.climate))):
             console.print(f"warning: {few}", **warn)
         with TrainingProgress(console, quiet=quiet) as progress:
             result = run.train(progress.watcher)

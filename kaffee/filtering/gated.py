@@ -23,6 +23,9 @@ from kaffee.model.statespace import StateSpaceModel
 ABSURD = 1e6
 # A belief this much wider than the data knows less than their mean does; the linearisation has long failed.
 LOST = 10.0
+# Nats by which the climate must foresee a reading better than the belief before the belief starts again. If the belief
+# is right, that happens to one reading in exp(SURPRISE), 100 000, at most: the expectation of p_climate / p is 1.
+SURPRISE = 11.5
 
 
 class Gate(NamedTuple):
@@ -53,6 +56,8 @@ class Row(NamedTuple):
     """The moments at one row, in standardised coordinates.
 
     A model with a climate predicts every row; without one, what is predicted, and its scores, are NaN at a (re)start.
+    A reading that the climate foresees far better than the belief has the climate's scores, and `SURPRISE` more nats:
+    the likelihood of a model whose state jumps once in 100 000 rows.
 
     Attributes:
         state_mean, state_std: Of z given all readings up to this row.
@@ -62,7 +67,7 @@ class Row(NamedTuple):
         nll: -log p of the accepted entries given all earlier ones.
         nis: v' Omega^-1 v, with as many degrees of freedom as entries were accepted.
         accepted, rejected: Which entries were used, and which were read but not believed.
-        restarted: Whether the belief starts again at this row: the first one, or after the belief was lost.
+        restarted: Whether the belief starts again at this row: the first one, or where the belief was lost.
         fault: Index in `recursion.QUANTITIES`: what was not finite, if that is why.
     """
 
@@ -133,7 +138,9 @@ def advance(
 
     The first row starts the belief (`start_belief`). The belief restarts in the same way when it is lost: a quantity
     is not finite, or nothing is read and the prediction is ten times as wide as data and noise (an EKF covariance grows
-    as exp(2 lambda t) in a gap, without the bound that the attractor sets).
+    as exp(2 lambda t) in a gap, without the bound that the attractor sets). With a climate it also restarts at a
+    reading that is no surprise to the climate but next to impossible for the belief: a wide one, soon after a start,
+    may have been linearised at the wrong place, and would be sure of itself for many rows.
 
     Args:
         gate: None for the bare recursion: every reading is believed, and nothing restarts.
@@ -156,7 +163,7 @@ def advance(
     used = jnp.where(accepted, x, 0.0)
     now = update(recursion, dynamics, observation, predicted, used, accepted)
     fault = jnp.where(track.started, now.fault, 0)
-    restarted = unscored = jnp.zeros_like(track.started)
+    restarted = unscored = surprised = jnp.zeros_like(track.started)
     if gate is not None:
         widest = LOST**2 * (1.0 + signal_variance(observation, jnp.diag(Gamma)) + Lambda)
         adrift = jnp.any(predicted_signal > widest, axis=1) & ~jnp.any(accepted, axis=1)
@@ -165,11 +172,20 @@ def advance(
             unscored = restarted
             now = now._replace(filtered=choose(restarted, start_belief(model, used, accepted), now.filtered))
         else:
-            # A branch, since it costs as much as the update.
-            begin = lambda now: choose(restarted, start_step(model, used, accepted), now)  # noqa: E731
-            now = jax.lax.cond(jnp.any(restarted), begin, lambda now: now, now)
-        predicted = now.predicted
-        predicted_signal = signal_variance(observation, predicted.covariance)
+            nis, count = jnp.sum(now.innovation.whitened**2, axis=1), jnp.sum(accepted, axis=1).astype(x.dtype)
+            odd = ~restarted & (nis > count + 2.0 * SURPRISE)
+
+            def begin(now: Step) -> tuple[Step, Bool[Array, " W"]]:
+                start = start_step(model, used, accepted)
+                surprised = odd & (now.innovation.nll > start.innovation.nll + SURPRISE)
+                return choose(restarted | surprised, start, now), surprised
+
+            # A branch, since a start costs as much as an update.
+            now, surprised = jax.lax.cond(jnp.any(restarted | odd), begin, lambda now: (now, surprised), now)
+            # What was predicted before a surprise stands.
+            predicted = choose(surprised, predicted, now.predicted)
+            predicted_signal = signal_variance(observation, predicted.covariance)
+            restarted = restarted | surprised
     belief = now.filtered
     rejections = jnp.where(present, jnp.where(accepted, 0, track.rejections + 1), track.rejections)
 
@@ -185,7 +201,7 @@ def advance(
         signal_std=jnp.sqrt(signal_variance(observation, belief.covariance)),
         reading_mean=scored(observation.observe(predicted.mean)),
         reading_std=scored(jnp.sqrt(predicted_signal + Lambda)),
-        nll=scored(now.innovation.nll),
+        nll=scored(now.innovation.nll + jnp.where(surprised, SURPRISE, 0.0).astype(x.dtype)),
         nis=scored(jnp.sum(now.innovation.whitened**2, axis=1)),
         accepted=accepted,
         rejected=present & ~accepted,

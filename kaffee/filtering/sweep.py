@@ -49,7 +49,7 @@ def sweep(
         gate: Which readings are believed, see `advance`; None for the bare recursion without gate and restarts.
         keep: What to keep of every row, by default its moments; the program is compiled again for each function.
         starts: Recording and row of beliefs to keep.
-        initial: The beliefs before the first row; without them the first row anchors the belief, which takes a gate.
+        initial: The beliefs before the first row; without them the first row starts the belief, which takes a gate.
     """
     T, R, _ = x.shape
     recordings, rows = (jnp.zeros(0, jnp.int32),) * 2 if starts is None else map(jnp.asarray, starts)
@@ -124,7 +124,7 @@ def run_filter(
 ) -> _Filtered:
     """Run the bare recursion over a batch of standardised arrays: no gate, no restart.
 
-    The first row anchors the belief unless `initial` is given; then every row is assimilated and the results have as
+    The first row starts the belief unless `initial` is given; then every row is assimilated and the results have as
     many steps as `x`. `key` draws the core's internal noise, if it has any; without one the filter is deterministic.
     """
     rows = jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)

@@ -38,7 +38,7 @@ class OnlineFilter:
             belief = online.step(reading)
             print(belief.mean, belief.std)
 
-    Every call is one step of the model, with a reading or without. The first one anchors the belief, as in training
+    Every call is one step of the model, with a reading or without. The first one starts the belief, as in training
     and in `filter_recordings`, whose beliefs these are. The first call compiles for a second or two; after that a step
     takes about a hundred microseconds, a row of `run` less than ten, whatever came before. A belief stays finite
     whatever is read: infinite and absurd values are rejected, and a belief that is lost starts again (`restarted`).

@@ -40,7 +40,7 @@ class Adaptation:
         calibration: Updates of the shell alone after training. While the core learns, the noise scales lag behind:
             Adam moves their logarithms by no more than the sum of its rates. None: no such updates, as in the paper.
         climate: Give the trained model the climate of filtered training states, which beliefs start from, before the
-            calibration and again after it (see `kaffee.training.climate`). False: they start at the embedding of the
+            calibration and again after it (see `kaffee.training.climate`). None: they start at the embedding of the
             first row as if it told all, as in the paper and, either way, in the windows that the core trains on.
         guard: Updates between two checks of the core's free runs, which roll it back if they have become worse (see
             `kaffee.training.guard`). None: no checks, as in the paper.
@@ -53,7 +53,7 @@ class Adaptation:
     segment: int | None = None
     confine: float | None = None
     calibration: int | None = None
-    climate: bool = False
+    climate: bool | None = None
     guard: int | None = None
     optimiser: Optimiser = Optimiser("adam", learning_rate=5e-3, clip_norm=2.0)
     schedule: Schedule = Schedule(num_updates=150, report_every=5, save_every=50)

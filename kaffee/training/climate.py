@@ -16,7 +16,7 @@ from kaffee.filtering.sweep import sweep
 from kaffee.model.statespace import Climate, StateSpaceModel
 
 # Windows of training data that are filtered side by side, fewer for large models, whose filters cost M^3; and the
-# beginning of each that does not count: there a filter that started without a climate is overconfident.
+# beginning of each that does not count, in which a filter forgets what it started from.
 MOST_WINDOWS, LEAST_WINDOWS, WINDOWS_TIMES_LATENTS = 64, 8, 6400
 WINDOW_ROWS, SKIPPED = 512, 64
 
@@ -49,12 +49,16 @@ def with_climate(model: StateSpaceModel, series: Series, recursion: Recursion) -
 
         mean = <z_t|t>,    covariance = Cov(z_t|t) + <P_t|t>
 
-    Without a climate to start from, a first pass skips the beginning of every window and a second one starts from what
-    it found.
+    If the model has no climate yet, a first pass starts from N(0, 1) and skips the beginning of every window; a second
+    one starts from what it found.
     """
     x = jnp.asarray(filtering_windows(series, model.latent_dim), model.dtype)
-    for skipped in (min(SKIPPED, len(x) // 4), 0) if model.climate is None else (0,):
-        swept = sweep(model.exact(), recursion, x, gate=make_gate(), keep=_keep_moments)
+    passes = (min(SKIPPED, len(x) // 4), 0) if model.climate is None else (0,)
+    if model.climate is None:
+        M = model.latent_dim
+        model = model.replace(climate=Climate.from_moments(np.zeros(M), np.eye(M), model.dtype))
+    for skipped in passes:
+        swept = sweep(model, recursion, x, gate=make_gate(), keep=_keep_moments)
         means, totals, counts = (np.asarray(each, np.float64)[skipped:] for each in swept.rows)
         z = means[np.isfinite(means).all(axis=2)]
         if len(z) < 2:

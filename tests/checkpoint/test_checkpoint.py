@@ -24,7 +24,7 @@ from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP
 from kaffee.model.observation import LinearObservation, Projection
-from kaffee.model.statespace import Shell, StateSpaceModel
+from kaffee.model.statespace import Climate, Shell, StateSpaceModel
 from kaffee.model.wrappers import as_core
 from kaffee.records import read_record, write_record
 
@@ -380,3 +380,16 @@ def test_another_process_loads_the_same_model(tmp_path):
     done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == np.asarray(original.model.core.weights[1]).tobytes().hex()
+
+
+def test_a_climate_comes_back_and_models_without_one_stay_without(tmp_path):
+    climate = Climate(draw(LATENT), jnp.tril(draw(LATENT, LATENT)))
+    original = wrap(None)
+    with_one = replace(original, model=original.model.replace(climate=climate))
+    back = load(with_one.save(tmp_path / "with"))
+    assert same_arrays(back.model.climate, climate)
+    assert load(original.save(tmp_path / "without")).model.climate is None
+    arrays, meta = read_record(tmp_path / "with", "model", "model")
+    write_record(tmp_path / "half", "model", {k: v for k, v in arrays.items() if k != "climate.factor"}, meta)
+    with pytest.raises(CheckpointError, match=r"arrays missing: \['climate.factor'\]"):
+        load(tmp_path / "half")
