@@ -82,7 +82,10 @@ def make_case(name: str, rows: int, seed: int, *, process: float = PROCESS, trai
         OBSERVATION * found.observation_scale / scaler.scale,
     )
     model = StateSpaceModel(
-        as_core(StandardFlow(system, mean, scale), system.dim), shell, Projection(system.dim, system.dim), jnp.eye(system.dim)
+        as_core(StandardFlow(system, mean, scale), system.dim),
+        shell,
+        Projection(system.dim, system.dim),
+        jnp.eye(system.dim),
     )
     columns = tuple(f"x{i}" for i in range(1, system.dim + 1))
     # A row without readings in front: the filter then begins with the spread of the data, and not at a noisy reading.
