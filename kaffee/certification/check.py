@@ -92,6 +92,7 @@ def check(
             "core_seed": CORE_SEED if reconstruction.model.core.noise_dim else None,
             "d_stsp": "kernel densities, median of free runs",
             "d_h": "Gaussian smoothing of 20 bins, median of free runs",
+            "noise": "distances of readings of free runs, with the model's observation noise",
             "nll": "one step, standardised units, after the warm-up of a model without a climate",
         },
     )
@@ -125,6 +126,8 @@ def _run_core(
     end = max(len(rows), MIN_KEPT)
     varying = ~constant_columns(rows) if len(rows) >= MIN_ROWS else np.zeros(rows.shape[1], bool)
     target = Target(rows, "kernel", spectra=in_order, length=len(rows), columns=varying)
+    if in_order and len(rows):
+        target = target.with_delays([rows])
     free = run_freely(reconstruction, starts, target, end, transient=max(steps - end, TRANSIENT))
     exponents = average_exponents(free, reconstruction.dt)
     if not varying.any():

@@ -1,7 +1,7 @@
 """Forecasts on held-out data: those of the surrogate and of baselines, and their scores on the same readings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from math import nan
 from typing import NamedTuple
@@ -179,6 +179,7 @@ class _Skill(NamedTuple):
     """How much better than the best baseline: mean of NLL(baseline) - NLL(surrogate), in nats per entry.
 
     `error` is its standard error from `num_blocks` blocks of time: errors of neighbouring starts are not independent.
+    NaN if there are too few blocks.
     """
 
     baseline: str
@@ -195,6 +196,7 @@ class Scores:
         horizons, times: In steps, and in units of time.
         methods: Scores at every horizon; "surrogate" and the baselines.
         diverged_members: How many left the attractor before the longest horizon, of members x starts.
+        over_climatology: As `skill`, against climatology alone: where forecasts know nothing any more.
     """
 
     horizons: tuple[int, ...]
@@ -204,6 +206,7 @@ class Scores:
     num_starts: int
     members: int
     diverged_members: int
+    over_climatology: list[_Skill] = field(default_factory=list)
 
 
 def _score_gaussian(y: Entries, mean: Entries, std: Entries, mask: Mask, scale: Float[np.ndarray, " N"]) -> _Score:
@@ -225,13 +228,18 @@ def _score_gaussian(y: Entries, mean: Entries, std: Entries, mask: Mask, scale: 
     )
 
 
-def block_mean(values: Entries, mask: Mask) -> tuple[float, float, int]:
+def count_blocks(run: FilterPass, horizon: int) -> int:
+    """Count blocks of held-out rows that are longer than errors remember: a horizon and a decorrelation time."""
+    return int(min(NUM_BLOCKS, sum(run.series.lengths) / (horizon + run.series.decorrelation_time)))
+
+
+def block_mean(values: Entries, mask: Mask, num_blocks: int = NUM_BLOCKS) -> tuple[float, float, int]:
     """Return the mean over entries, its standard error from blocks of neighbouring starts, and the number of blocks."""
     filled = np.where(mask, values, 0.0)
     rows = np.flatnonzero(mask.any(axis=1))
     if not len(rows):
         return nan, nan, 0
-    blocks = np.array_split(rows, min(NUM_BLOCKS, len(rows)))
+    blocks = np.array_split(rows, max(1, min(num_blocks, len(rows))))
     means = np.array([filled[block].sum() / mask[block].sum() for block in blocks])
     # A diverged forecast has an infinite score, and no error of it.
     with np.errstate(invalid="ignore"):
@@ -262,7 +270,7 @@ def score_forecasts(
     if linear is not None:
         forecasts["linear"] = _gaussian_forecast(linear, horizons)
     methods: dict[str, list[_Score]] = {name: [] for name in forecasts}
-    skill = []
+    skill, over_climatology = [], []
     for i, h in enumerate(horizons):
         y = starts.ahead(run.standard, h)
         mask = ~np.isnan(y)
@@ -274,10 +282,11 @@ def score_forecasts(
             nlls[name] = gaussian_nll(np.where(mask, y, 0.0), mean[:, i], np.maximum(std[:, i], STD_FLOOR))
         surrogate = nlls.pop(SURROGATE)
         totals = {name: float(np.sum(nll[mask])) for name, nll in nlls.items()}
-        best = min(totals, key=totals.__getitem__)
-        skill.append(_Skill(best, *block_mean(nlls[best] - surrogate, mask)))
+        best, blocks = min(totals, key=totals.__getitem__), count_blocks(run, h)
+        for found, name in ((skill, best), (over_climatology, "climatology")):
+            found.append(_Skill(name, *block_mean(nlls[name] - surrogate, mask, blocks)))
     times = tuple(h * run.reconstruction.dt for h in horizons)
-    return Scores(horizons, times, methods, skill, len(starts.rows), members, diverged)
+    return Scores(horizons, times, methods, skill, len(starts.rows), members, diverged, over_climatology)
 
 
 @dataclass(frozen=True)

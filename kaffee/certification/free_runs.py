@@ -1,7 +1,7 @@
 """Free runs of a surrogate against held-out data: state space, spectra, divergence, Lyapunov exponents."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any, NamedTuple
 
@@ -16,10 +16,13 @@ from kaffee.errors import DataError
 from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free_runs
 from kaffee.filtering.rollout import make_core_key
 from kaffee.metrics.attractors import AttractorDistances
+from kaffee.metrics.delays import Delays
 from kaffee.metrics.spectra import power_spectrum
 
 MIN_ROWS, MAX_ROWS = 200, 10_000
 """Rows of a reference: a density and a spectrum of fewer say little, more cost time."""
+MAX_KEPT = 5_000
+"""Steps of a run, if the data have so many rows, by which it is judged whether it covers what all data cover."""
 TRANSIENT, MIN_KEPT = 1_000, 1_000
 """Steps before those that are compared, and steps that are kept at least."""
 CORE_SEED = 0
@@ -40,7 +43,10 @@ def run_freely(
     transient: int = TRANSIENT,
     seed: int | None = None,
 ) -> FreeRunEvaluation:
-    """Run a surrogate freely from observations in data units, with the shell on if there is a seed for its noise."""
+    """Run a surrogate freely from observations in data units, with the shell on if there is a seed for its noise.
+
+    With the shell off the run itself is free of noise, but it is compared as readings of it would be.
+    """
     model = reconstruction.model
     return evaluate_free_runs(
         model,
@@ -51,6 +57,7 @@ def run_freely(
         key=None if seed is None else jax.random.key(seed),
         core_key=make_core_key(model.core, CORE_SEED),
         scaler=reconstruction.scaler,
+        as_readings=True,
     )
 
 
@@ -62,6 +69,12 @@ class RunSummary(NamedTuple):
         lowest, highest: D_stsp of the best and of the worst of them.
         first: The earliest step at which one diverged; 0: none.
         trapped: Number of runs that stay in a part of the attractor, or at rest (`kaffee.metrics.attractors`).
+        at_wall: Number of others that live at the wall of the data's region, where their core holds them back.
+        clipped: Share of steps at which it does so, mean over runs.
+        periodic: Number of other noise-free runs that repeat themselves where the data do not.
+        wandering: The same, but the model's noise makes its runs forget as fast as the data do.
+        period: Steps after which these repeat themselves, the median; 0 without any.
+        occupations, rhythms: D_stsp and D_H of every run that did not diverge.
     """
 
     typical: AttractorDistances
@@ -70,6 +83,18 @@ class RunSummary(NamedTuple):
     diverged: int
     first: int
     trapped: int
+    at_wall: int = 0
+    clipped: float = 0.0
+    periodic: int = 0
+    wandering: int = 0
+    period: int = 0
+    occupations: Float[np.ndarray, " S"] = np.zeros(0)
+    rhythms: Float[np.ndarray, " S"] = np.zeros(0)
+
+    @property
+    def lost(self) -> int:
+        """The number of runs that left the attractor in any way."""
+        return self.diverged + self.trapped + self.at_wall + self.periodic
 
 
 class Exponents(NamedTuple):
@@ -100,7 +125,10 @@ class Agreement:
         frequencies: In cycles per unit of time.
         spectra: Power spectra of the same at these frequencies, normalised to a sum of 1 over all; none where the data
             have too many gaps for one, and then every D_H is NaN.
-        truth: Noise-free pieces of the true system's trajectory, where it is known: what a perfect core gets.
+        truth: Readings of noise-free pieces of the true system's trajectory, where it is known: what a perfect core
+            gets.
+        occupations, rhythms: D_stsp and D_H of the training pieces behind `floor`.
+        delays: Lag and copies of the delay coordinates that D_stsp was measured in, for one or two coordinates.
     """
 
     num_rows: int
@@ -123,6 +151,9 @@ class Agreement:
     spectra: dict[str, Float[np.ndarray, "F C"]]
     truth: AttractorDistances | None = None
     prior_exponents: Exponents | None = None
+    occupations: Float[np.ndarray, " P"] = field(default_factory=lambda: np.zeros(0))
+    rhythms: Float[np.ndarray, " P"] = field(default_factory=lambda: np.zeros(0))
+    delays: Delays | None = None
 
 
 def agreement(
@@ -148,7 +179,7 @@ def agreement(
     """
     target, floors, drawn = _build_target(train, test)
     rows, count = target.rows, len(target.rows)
-    end = max(count, MIN_KEPT)
+    end = max(count, min(train.num_steps, MAX_KEPT), MIN_KEPT)
     steps = max(steps, TRANSIENT + end)
     starts = rows[evenly(count, runs)]
     models = {
@@ -162,9 +193,13 @@ def agreement(
         name: None if which is None else run_freely(which, starts, target, end, transient=steps - end, seed=noise)
         for name, (which, noise) in models.items()
     }
-    summaries: dict[str, Any] = {name: None if run is None else summarise_runs(run) for name, run in free.items()}
+    beside = {"core": free["stochastic"], "prior_core": free["prior_stochastic"]}
+    summaries: dict[str, Any] = {
+        name: None if run is None else summarise_runs(run, beside.get(name)) for name, run in free.items()
+    }
     ideal = None if truth is None or len(truth) < count else truth
     ideal_pieces = [] if ideal is None else [ideal[i - count : i] for i in range(count, len(ideal) + 1, count)]
+    noise, rng = free["core"].noise, np.random.default_rng(seed)
     columns = np.flatnonzero(target.columns)[:MAX_SHOWN]
     typical = {"prior": free["prior_core"], "core": free["core"], "stochastic": free["stochastic"]}
     every = {"data": drawn, "truth": ideal, **{name: _typical_run(run) for name, run in typical.items()}}
@@ -185,8 +220,15 @@ def agreement(
         drawn={name: path[:MAX_POINTS] for name, path in kept.items()},
         frequencies=np.fft.rfftfreq(count, reconstruction.dt)[::thin],
         spectra={name: power_spectrum(path[:count])[::thin] for name, path in kept.items() if target.spectra},
-        truth=_reduce(np.median, target.measure(ideal_pieces)) if ideal_pieces else None,
+        truth=_reduce(
+            np.median, target.measure([piece + noise * rng.standard_normal(piece.shape) for piece in ideal_pieces])
+        )
+        if ideal_pieces
+        else None,
         prior_exponents=None if prior is None else average_exponents(free["prior_core"], prior.dt),
+        occupations=np.array([d.d_stsp for d in floors]),
+        rhythms=np.array([d.d_h for d in floors]),
+        delays=target.delays,
     )
 
 
@@ -213,8 +255,10 @@ def _build_target(train: Series, test: Series) -> tuple[Target, list[AttractorDi
         raise DataError(f"{test.label}: every held-out coordinate is constant, so there are no dynamics to compare.")
     # Histograms would need a hundred times the rows that a recording has.
     target = Target(rows, "kernel", spectra=in_order, length=len(rows), columns=varying)
+    if in_order:
+        target = target.with_delays([*known, rows])
     floors = target.measure(pieces(parts, len(rows)))
-    return target.with_extent(floors, [*known, rows], len(rows)), floors, drawn
+    return target.with_extent([*known, rows], len(rows)), floors, drawn
 
 
 def _reduce(by: Callable[..., Any], distances: list[AttractorDistances]) -> AttractorDistances:
@@ -223,9 +267,11 @@ def _reduce(by: Callable[..., Any], distances: list[AttractorDistances]) -> Attr
     return AttractorDistances(*by(table, axis=0).tolist())
 
 
-def summarise_runs(runs: FreeRunEvaluation) -> RunSummary:
-    """Summarise free runs beside their target."""
+def summarise_runs(runs: FreeRunEvaluation, noisy: FreeRunEvaluation | None = None) -> RunSummary:
+    """Summarise free runs beside their target; `noisy` are runs of the same model with its noise."""
     occupation = [d.d_stsp for d in runs.distances]
+    periods, unexplained = runs.find_periods(), runs.find_periods(noisy)
+    repeating = periods[periods > 0]
     return RunSummary(
         typical=_reduce(np.median, runs.distances),
         lowest=min(occupation, default=nan),
@@ -233,6 +279,13 @@ def summarise_runs(runs: FreeRunEvaluation) -> RunSummary:
         diverged=runs.num_diverged,
         first=int(min(runs.diverged_at[runs.diverged_at > 0], default=0)),
         trapped=int(runs.trapped.sum()),
+        at_wall=int(runs.at_wall.sum()),
+        clipped=float(runs.clipped.mean()) if len(runs.clipped) else 0.0,
+        periodic=int((unexplained > 0).sum()),
+        wandering=int(((periods > 0) & (unexplained == 0)).sum()),
+        period=int(np.median(repeating)) if len(repeating) else 0,
+        occupations=np.array(occupation),
+        rhythms=np.array([d.d_h for d in runs.distances]),
     )
 
 

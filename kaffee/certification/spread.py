@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import rankdata
 
-from kaffee.certification.forecasts import Entries, Mask, block_mean, carry_ahead
+from kaffee.certification.forecasts import Entries, Mask, block_mean, carry_ahead, count_blocks
 from kaffee.certification.innovations import FilterPass, Starts
 from kaffee.errors import DataError
 from kaffee.filtering.recursion import Recursion
+from kaffee.metrics.calibration import student_limit
 from kaffee.metrics.scores import spearman
 
 NUM_BINS, NUM_DRAWS, NUM_FOLDS = 10, 10, 10
@@ -37,12 +38,13 @@ class _ErrorSizePrediction(NamedTuple):
     """How well the size of errors can be predicted, by the best predictor.
 
     `rank` is the correlation of its predictions with the rank of |error|, mean over coordinates, 0 if sizes do not
-    vary; `error` its standard error, from blocks of time.
+    vary; `error` its standard error, from blocks of time, and `chance` what the rank may be by chance.
     """
 
     by: str
     rank: float
     error: float
+    chance: float = nan
 
 
 class _Ranks(NamedTuple):
@@ -52,6 +54,7 @@ class _Ranks(NamedTuple):
         pooled_ceiling, within_ceiling: What errors drawn from the predicted distributions give: |error| is noisy, so
             that even a perfect model is far from 1.
         pooled_ratio, within_ratio: Achieved over ceiling; NaN where the spread does not vary enough to tell.
+        within_chance: What `within` may differ from its ceiling by chance, with as many blocks of time.
     """
 
     pooled: float
@@ -60,6 +63,7 @@ class _Ranks(NamedTuple):
     within_ceiling: float
     pooled_ratio: float
     within_ratio: float
+    within_chance: float = nan
 
 
 class _Curve(NamedTuple):
@@ -141,18 +145,19 @@ def _cross_fit(features: Float[np.ndarray, "S F"], ranks: Entries, mask: Mask, s
     return predicted
 
 
-def _correlate_sizes(by: str, predicted: Entries, ranks: Entries, mask: Mask) -> _ErrorSizePrediction:
+def _correlate_sizes(by: str, predicted: Entries, ranks: Entries, mask: Mask, blocks: int) -> _ErrorSizePrediction:
     """Correlate predictions with ranks within coordinates, with a standard error from blocks of time."""
     products = np.zeros(ranks.shape)
     for j, seen in enumerate(mask.T):
         p = predicted[seen, j]
         if len(p) and (spread := p.std()) > 0:
             products[seen, j] = (p - p.mean()) / spread * ranks[seen, j]
-    return _ErrorSizePrediction(by, *block_mean(products, mask)[:2])
+    rank, error, found = block_mean(products, mask, blocks)
+    return _ErrorSizePrediction(by, rank, error, student_limit(found) * error)
 
 
 def _predict_error_size(
-    error: Entries, mask: Mask, starts: Starts, horizon: int, state: Entries, by_tangents: Entries | None
+    error: Entries, mask: Mask, starts: Starts, horizon: int, blocks: int, state: Entries, by_tangents: Entries | None
 ) -> _ErrorSizePrediction:
     """Predict |error| by the better of both: the filtered signal at each start, and variances by tangents."""
     ranks, usable = _rank_sizes(error, mask), np.isfinite(state).all(axis=1)
@@ -162,11 +167,11 @@ def _predict_error_size(
         some = Starts(starts.recordings[usable], starts.rows[usable])
         features = _quadratic_features(state[usable])
         fitted[usable] = _cross_fit(features, ranks[usable], kept[usable], some, horizon)
-    predictions = [_correlate_sizes("the state at the start", fitted, ranks, kept)]
+    predictions = [_correlate_sizes("the state at the start", fitted, ranks, kept, blocks)]
     if by_tangents is not None:
         kept = mask & np.isfinite(by_tangents)
         sizes = _rank_sizes(np.where(kept, by_tangents, 0.0), kept)
-        predictions.append(_correlate_sizes("the core's own tangents", sizes, ranks, kept))
+        predictions.append(_correlate_sizes("the core's own tangents", sizes, ranks, kept, blocks))
     return max(predictions, key=lambda one: np.nan_to_num(one.rank / one.error if one.error else 0.0))
 
 
@@ -178,7 +183,7 @@ def _correlations(predictor: Entries, error: Entries, mask: Mask) -> tuple[float
 
 
 def _correlate_with_error(
-    predictor: Entries, std: Entries, error: Entries, mask: Mask, rng: np.random.Generator
+    predictor: Entries, std: Entries, error: Entries, mask: Mask, rng: np.random.Generator, blocks: int
 ) -> _Ranks:
     """Correlate `predictor` with |error| by rank, beside errors drawn from N(0, std^2)."""
     achieved = np.array(_correlations(predictor, np.abs(error), mask))
@@ -186,7 +191,9 @@ def _correlate_with_error(
     ceiling = np.mean(draws, axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(np.abs(ceiling) >= MIN_CEILING, achieved / ceiling, np.nan)
-    return _Ranks(*achieved.tolist(), *ceiling.tolist(), *ratio.tolist())
+    products = _rank_sizes(predictor - np.min(predictor), mask) * _rank_sizes(error, mask)
+    _, deviation, found = block_mean(products, mask, blocks)
+    return _Ranks(*achieved.tolist(), *ceiling.tolist(), *ratio.tolist(), student_limit(found) * deviation)
 
 
 def _bin(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) -> tuple[np.ndarray, np.ndarray, float]:
@@ -226,15 +233,16 @@ def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> Spr
         error = np.where(mask, y - means[:, h], 0.0)
         variance, growth = np.where(finite, variance, 0.0), np.where(finite, growth, 0.0)
         std, by_tangents = np.sqrt(variance), None if own is None else own[:, h]
+        blocks = count_blocks(run, h)
         spreads.append(
             Spread(
                 horizon=h,
                 num_entries=int(mask.sum()),
                 ratio=float(variance[mask].mean() / np.mean(error[mask] ** 2)),
-                spread=_correlate_with_error(std, std, error, mask, rng),
-                growth=_correlate_with_error(growth, std, error, mask, rng),
+                spread=_correlate_with_error(std, std, error, mask, rng, blocks),
+                growth=_correlate_with_error(growth, std, error, mask, rng, blocks),
                 curve=_spread_curve(variance, error**2, mask),
-                foretold=_predict_error_size(error, mask, run.starts, h, means[:, 0], by_tangents),
+                foretold=_predict_error_size(error, mask, run.starts, h, blocks, means[:, 0], by_tangents),
             )
         )
     if not spreads:

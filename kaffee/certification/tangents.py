@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.stats import rankdata
 
-from kaffee.certification.forecasts import Recordings, carry_ahead
+from kaffee.certification.forecasts import Recordings, block_mean, carry_ahead, count_blocks
 from kaffee.certification.innovations import FilterPass
 from kaffee.data.gaps import evenly
 from kaffee.errors import DataError
+from kaffee.metrics.calibration import student_limit
 from kaffee.metrics.scores import correlate_growths, oracle_log_growth, spearman
 
 RIDGE = 1e-3
@@ -226,6 +228,7 @@ class TangentProxy:
             full length (Spearman and Brown): how much is not chance.
         num_growths: Variances that grew or shrank: rows x coordinates.
         candidates: All that were tried, best first.
+        chance: What `within` may differ by chance from that of all rows there could be; NaN if there are too few.
     """
 
     pooled: float
@@ -236,6 +239,7 @@ class TangentProxy:
     reliability: float
     num_growths: int
     candidates: list[Candidate]
+    chance: float = float("nan")
 
 
 def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate]) -> tuple[TangentProxy, _Growths]:
@@ -279,8 +283,24 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
         reliability=2.0 * r / (1.0 + r) if r > 0 else r,
         num_growths=growths.model.size,
         candidates=candidates,
+        chance=_limit_chance(growths, count_blocks(run, 1)),
     )
     return proxy, growths
+
+
+def _limit_chance(growths: _Growths, num_blocks: int) -> float:
+    """Limit what chance does to a rank correlation within coordinates, by its spread over blocks of time."""
+    if not (np.isfinite(growths.model).all() and np.isfinite(growths.proxy).all()):
+        return float("nan")
+    a, b = (
+        (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-300) for x in map(_rank, (growths.model, growths.proxy))
+    )
+    _, error, found = block_mean(a * b, np.ones(a.shape, bool), num_blocks)
+    return student_limit(found) * error
+
+
+def _rank(values: Float[np.ndarray, "C N"]) -> Float[np.ndarray, "C N"]:
+    return np.apply_along_axis(rankdata, 0, values).astype(float)
 
 
 def tangent_proxy(run: FilterPass, train: Recordings) -> TangentProxy:

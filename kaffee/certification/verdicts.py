@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
+from scipy.special import binom
+from scipy.stats import mannwhitneyu
 
 from kaffee.certification.forecasts import Scores
 from kaffee.certification.free_runs import Agreement, RunSummary
 from kaffee.certification.innovations import JUDGED, Residuals
 from kaffee.certification.spread import Spread, SpreadGrowth
 from kaffee.certification.tangents import TangentProxy
-from kaffee.metrics.calibration import coverage_limits, ks_limit, normal_limit, variance_limits
+from kaffee.metrics.calibration import coverage_limits, ks_limit, normal_limit, student_limit, variance_limits
 
 Status = Literal["pass", "warn", "fail", "unknown"]
 Limits = tuple[float, float]
@@ -27,7 +30,9 @@ COVERAGE = (0.03, 0.1)  # a 90 % band that covers 87 % to 93 % does its work; on
 BIAS = (0.1, 0.3)  # in predicted standard deviations: a bias adds its square to the NIS, 1 % and 9 %
 KS = (0.05, 0.12)  # the largest difference between promised and realised probability, of any one-sided bound
 AUTOCORRELATION = (0.1, 0.3)  # r^2 is the share of an innovation's variance that an earlier one predicts: 1 % and 9 %
-SIGNIFICANT = 2.0  # standard errors that a difference to a baseline must exceed to count
+SIGNIFICANT = 2.0  # standard errors that a gain over a baseline must exceed to count
+# Nats: a smaller loss is no fault (200 members cost 0.005), a smaller gain hardly a merit.
+LEAST_LOSS, LEAST_GAIN = 0.02, 0.05
 SPREAD = (0.5, 0.25)  # achieved over attainable rank correlation of spread and |error|
 # A perfect spread that correlates with |error| by less than this hardly varies, and its share is mostly chance.
 LEAST_ATTAINABLE = 0.05
@@ -43,13 +48,16 @@ LEAST_NONLINEAR, LEAST_RELIABLE = 0.05, 0.5
 # smaller than the least, the recording is as good as Gaussian, and the least, in nats, is the unit.
 OCCUPATION, LEAST_EXCESS = (0.5, 1.0), 0.1
 SPECTRUM = (0.1, 0.25)  # excess of D_H over that of data against data; a run at rest has 1
-LOST = 0.1  # share of free runs that may diverge or stay in a part of the attractor before "warn" turns into "fail"
+LOST = 0.1  # share of free runs that may be lost before "warn" turns into "fail"
+# Probability by which runs that are no farther from the held-out data than training pieces seem to be farther. It
+# excuses no more than an excess of so many nats: pieces of a recording that drifts differ by anything.
+BY_CHANCE, MOST_EXCUSED = 0.001, 1.0
 
 _FREE_RUNS = (
-    "passes if no long free run diverges or stays in a part of the attractor, the median D_stsp exceeds that of data "
-    f"against data by at most {OCCUPATION[0]:g} of what the linear model's runs exceed it by, and D_H by at most "
-    f"{SPECTRUM[0]:g}, or by what pieces of the data do; warns up to {OCCUPATION[1]:g}, {SPECTRUM[1]:g} and "
-    f"{100 * LOST:g} % of the runs"
+    "passes if no long free run diverges, stays in a part of the attractor, lives at the wall or, without noise, "
+    "repeats itself where the data do not, the median D_stsp exceeds that of data against data by at most "
+    f"{OCCUPATION[0]:g} of what the linear model's runs exceed it by, and D_H by at most {SPECTRUM[0]:g}, or by what "
+    f"chance gives; warns up to {OCCUPATION[1]:g}, {SPECTRUM[1]:g} and {100 * LOST:g} % of the runs"
 )
 # When each check passes.
 RULES = {
@@ -60,13 +68,14 @@ RULES = {
     "whiteness": f"passes if no autocorrelation of whitened innovations exceeds {AUTOCORRELATION[0]:g} or what chance "
     f"gives for as many readings of this coordinate, warns up to {AUTOCORRELATION[1]:g}",
     "skill": f"passes if the NLL beats the best baseline by more than {SIGNIFICANT:g} standard errors at some horizon "
-    "and is worse at none, fails if it is worse at one and better at none",
+    f"and is worse at none by more than {LEAST_LOSS:g} nats and chance, fails if it is worse at one and better at none",
     "spread": f"passes if spread and |error| correlate, within coordinates, at {SPREAD[0]:g} or more of what a "
-    f"calibrated model with these spreads would reach, warns down to {SPREAD[1]:g}; a spread that hardly varies warns "
-    f"if something else tells |error| by more than {PREDICTED[0]:g} and {CERTAIN:g} standard errors, and fails beyond "
+    f"calibrated model with these spreads would reach, or may by chance, warns down to {SPREAD[1]:g}; a spread that "
+    f"hardly varies warns if something else tells |error| by more than {PREDICTED[0]:g} and chance, and fails beyond "
     f"{PREDICTED[1]:g}",
     "tangents": "passes if growth of variance correlates with that by the data's tangents at "
-    f"{TANGENT[0]:g} or more within coordinates, warns down to {TANGENT[1]:g}; unknown unless the tangents depend on "
+    f"{TANGENT[0]:g} or more within coordinates, warns down to {TANGENT[1]:g}; unknown if that may be chance, and "
+    "unless the tangents depend on "
     f"the state (error at least {100 * LEAST_NONLINEAR:g} % below a linear map's) and repeat (reliability "
     f"{LEAST_RELIABLE:g})",
     "stochastic run": _FREE_RUNS,
@@ -152,8 +161,10 @@ def _grade(value: float, limits: Limits, chance: float = 0.0) -> Status:
     return "pass" if value <= max(limits[0], chance) else "warn" if value <= max(limits[1], chance) else "fail"
 
 
-def _grade_large(value: float, limits: Limits) -> Status:
-    return "pass" if value >= limits[0] else "warn" if value >= limits[1] else "fail"
+def _grade_large(value: float, limits: Limits, chance: float = float("inf")) -> Status:
+    """Grade a number of which large is good; down to `chance`, what a correct model may show, it passes."""
+    first, second = (min(limit, chance) for limit in limits)
+    return "pass" if value >= first else "warn" if value >= second else "fail"
 
 
 def _verdict(name: str, status: Status, sentence: str, value: float | None = None, quantity: str = "") -> Verdict:
@@ -254,9 +265,14 @@ def _judge_skill(scores: Scores) -> Verdict:
         return _verdict("skill", "fail", "Forecasts of the surrogate are not finite at some horizon.")
     if not np.isfinite(errors).any():
         return _verdict("skill", "unknown", "Too few forecasts for a standard error of the difference.")
+    # One test for "better", where a horizon was asked for; all must hold for "not worse".
+    limits = np.array([student_limit(skill.num_blocks, len(known)) for _, skill in known])
     places = [f"{skill.baseline} at {h} step{'s' * (h > 1)}" for h, skill in known]
     words = [f"{g:+.2f} ± {e:.2f} nats against {place}" for g, e, place in zip(gains, errors, places, strict=True)]
-    better, worse = (gains > SIGNIFICANT * errors).any(), (gains < -SIGNIFICANT * errors).any()
+    better, worse = (gains > SIGNIFICANT * errors).any(), (-gains > np.maximum(limits * errors, LEAST_LOSS)).any()
+    if not better and not worse and not (SIGNIFICANT * errors < LEAST_GAIN).any():
+        sentence = f"Too few forecasts to tell whether they are better than a baseline: {', '.join(words)}."
+        return _verdict("skill", "unknown", sentence)
     status: Status = "pass" if better and not worse else "fail" if worse and not better else "warn"
     with np.errstate(all="ignore"):
         certain = gains / errors
@@ -279,13 +295,16 @@ def _judge_spread(growth: SpreadGrowth, horizon: float) -> Verdict:
             f"coordinates, of {ranks.within_ceiling:.2f} attainable; predicted variance is {at.ratio:.2f} times the "
             "squared error."
         )
-        status, quantity = _grade_large(ranks.within_ratio, SPREAD), "share of the attainable correlation"
+        chance = np.nan_to_num(ranks.within_chance) / ranks.within_ceiling
+        if chance >= 1.0:
+            return _verdict("spread", "unknown", f"{sentence} With so few forecasts that may be chance.")
+        status, quantity = _grade_large(ranks.within_ratio, SPREAD, 1.0 - chance), "share of the attainable correlation"
         return _verdict("spread", status, sentence, ranks.within_ratio, quantity)
     start = f"At {at.horizon} steps the predicted spread hardly varies in time"
     if not np.isfinite(other.error):
         sentence = f"{start}, and there are too few forecasts to tell whether the size of errors does."
         return _verdict("spread", "unknown", sentence)
-    chance = CERTAIN * other.error
+    chance = CERTAIN * other.error if np.isnan(other.chance) else other.chance
     status = _grade(other.rank, PREDICTED, chance)
     numbers = f"rank correlation {other.rank:.2f} ± {other.error:.2f}, limit {max(PREDICTED[0], chance):.2g}"
     if status == "pass":
@@ -305,6 +324,9 @@ def _judge_tangents(proxy: TangentProxy) -> Verdict:
     if not reliability >= LEAST_RELIABLE:
         return _verdict("tangents", "unknown", unclear, reliability, "reliability of the data's tangents")
     sentence = f"Variance grows with the data's tangents by a rank correlation of {proxy.within:.2f} ({trust})."
+    if proxy.within < TANGENT[0] <= proxy.within + proxy.chance:
+        sentence += f" With so few forecasts it may be {proxy.chance:.2f} larger."
+        return _verdict("tangents", "unknown", sentence, proxy.within, "rank correlation of growths")
     status = _grade_large(proxy.within, TANGENT)
     return _verdict("tangents", status, sentence, proxy.within, "rank correlation of growths")
 
@@ -316,16 +338,31 @@ def _choose_unit(agreement: Agreement) -> tuple[float, str]:
 
 
 def _count_lost(agreement: Agreement, run: RunSummary) -> tuple[_Finding, str]:
-    """Return the number of runs that diverge or are trapped, and a sentence without its full stop."""
-    lost = run.diverged + run.trapped
+    """Return the number of runs that are lost in some way, and a sentence without its full stop."""
+    lost = run.lost
     share = lost / agreement.runs
     # If no run is lost, any other number is worth more to be shown.
     used = share / LOST if lost else -np.inf
-    quantity = f"free runs of {agreement.runs} that diverge or are trapped"
+    quantity = f"free runs of {agreement.runs} that are lost"
     words = f"{run.diverged or 'none'} of {agreement.runs} free runs of {agreement.steps} steps left the attractor"
     words += f", the first at step {run.first}" if run.diverged else ""
     words += f"; {run.trapped} stay in a part of it" if run.trapped else ""
+    words += f"; {run.at_wall} live at the wall of the data's region" if run.at_wall else ""
+    words += f"; {run.periodic} repeat themselves after {run.period} steps, where data do not" if run.periodic else ""
+    words += f"; at the wall in {100 * run.clipped:.2g} % of all steps" if run.clipped else ""
     return _Finding(quantity, lost, _grade(share, (0.0, LOST)), used), words
+
+
+def _seem_farther(runs: Float[np.ndarray, " S"], pieces: Float[np.ndarray, " P"]) -> bool:
+    """Tell whether runs are farther from the held-out data than training pieces are, beyond chance (Mann and Whitney).
+
+    With one piece there is no more certainty than that all runs are farther.
+    """
+    far, near = (np.nan_to_num(values, nan=np.inf, posinf=np.inf) for values in (runs, pieces))
+    if not len(far) or not len(near):
+        return True
+    probability = mannwhitneyu(far, near, alternative="greater", method="exact").pvalue
+    return bool(probability <= max(BY_CHANCE, 1.000001 / binom(len(far) + len(near), len(near))))
 
 
 def _judge_run(name: str, agreement: Agreement, run: RunSummary) -> Verdict:
@@ -345,20 +382,25 @@ def _judge_run(name: str, agreement: Agreement, run: RunSummary) -> Verdict:
     excess = (run.typical.d_stsp - floor.d_stsp) / unit
     # Pieces of a recording that drifts differ by anything; that excuses no more than the linear model.
     chance = min((highest.d_stsp - floor.d_stsp) / unit, OCCUPATION[1])
+    if not _seem_farther(run.occupations, agreement.occupations):
+        chance = max(chance, min(excess, MOST_EXCUSED / unit))
     allowed = max(OCCUPATION[0], chance)
     limit = floor.d_stsp + unit * allowed
     status = _grade(excess, OCCUPATION, chance)
     findings = [lost, _Finding(f"excess of D_stsp, {unit_name}", excess, status, excess / allowed)]
     rhythm = "no spectrum, since the data have too many gaps for one"
     if agreement.spectra:
-        chance = min(highest.d_h - floor.d_h, SPECTRUM[1])
-        excess, allowed = run.typical.d_h - floor.d_h, max(SPECTRUM[0], chance)
+        excess, chance = run.typical.d_h - floor.d_h, min(highest.d_h - floor.d_h, SPECTRUM[1])
+        if not _seem_farther(run.rhythms, agreement.rhythms):
+            chance = max(chance, min(excess, SPECTRUM[1]))
+        allowed = max(SPECTRUM[0], chance)
         status = _grade(excess, SPECTRUM, chance)
         findings.append(_Finding("excess of D_H over data against data", excess, status, excess / allowed))
         rhythm = f"D_H {run.typical.d_h:.2f} (data against data {floor.d_h:.2f}, limit {floor.d_h + allowed:.2f})"
     sentence = (
         f"D_stsp {run.typical.d_stsp:.2f}, over runs {run.lowest:.2f} to {run.highest:.2f} (data against data "
-        f"{floor.d_stsp:.2f}, linear model {linear.typical.d_stsp:.2f}, limit {limit:.2f}), {rhythm}; {words}."
+        f"{floor.d_stsp:.2f}, linear model {linear.typical.d_stsp:.2f}, limit {limit:.2f}"
+        f"{'' if agreement.delays is None else ', in delay coordinates'}), {rhythm}; {words}."
     )
     decided = _find_decisive(findings)
     return _verdict(name, decided.status, sentence, decided.value, decided.quantity)
@@ -372,12 +414,21 @@ def _judge_core(agreement: Agreement) -> Verdict:
     if agreement.exponents is not None:
         lambda_1, error = float(agreement.exponents.values[0]), float(agreement.exponents.errors[0])
         words.append(f"Its largest Lyapunov exponent is {lambda_1:.3g} ± {error:.2g} per unit of time.")
+    own = agreement.core
+    if own.wandering > LOST * agreement.runs:
+        words.append(
+            f"{own.wandering} runs without noise repeat themselves after {own.period} steps, where data do not: either "
+            "noise alone makes the rhythm wander, or it stands for chaos that the core has lost."
+        )
+        if SEVERITY[verdict.status] < SEVERITY["warn"]:
+            quantity = f"free runs of {agreement.runs} that repeat themselves"
+            verdict = replace(verdict, status="warn", value=float(own.wandering), quantity=quantity)
     if prior is not None and np.isfinite(prior.typical.d_stsp):
         rhythm = f", D_H {prior.typical.d_h:.2f}" if agreement.spectra else ""
         words.append(f"The prior's core: D_stsp {prior.typical.d_stsp:.2f}{rhythm}.")
         unit, unit_name = _choose_unit(agreement)
-        above = (agreement.core.typical.d_stsp - prior.typical.d_stsp) / unit
-        if above > OCCUPATION[0]:
+        above = (own.typical.d_stsp - prior.typical.d_stsp) / unit
+        if above > OCCUPATION[0] and _seem_farther(own.occupations, prior.occupations):
             # A better likelihood bought with worse dynamics, the gap that the paper is about.
             words.append("Probabilistic training has made it worse.")
             if SEVERITY[verdict.status] < SEVERITY["warn"]:

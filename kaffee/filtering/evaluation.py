@@ -11,9 +11,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kaffee.data.gaps import evenly
 from kaffee.data.scaler import Scaler
 from kaffee.filtering.likelihood import start_state
-from kaffee.filtering.rollout import free_run
+from kaffee.filtering.rollout import AT_WALL, free_run
 from kaffee.metrics.attractors import AttractorDistances, Estimator, Extent, measure_distances
+from kaffee.metrics.delays import Delays, choose_delays
 from kaffee.metrics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
+from kaffee.metrics.spectra import d_hellinger
 from kaffee.model.statespace import StateSpaceModel
 
 
@@ -27,7 +29,9 @@ class Target:
         spectra: Whether rows follow each other in time, so that there is a D_H.
         length: Steps of a run that are compared; None: all.
         columns: Mask of the coordinates that are compared; `...`: all.
-        extent: What pieces of the data cover; None: no run counts as trapped.
+        extent: What the data cover; None: no run counts as trapped.
+        delays: Delay coordinates in which D_stsp is measured; None: the coordinates as they are.
+        past: The rows in delay coordinates, where they are not made of `rows`, which then need not follow each other.
     """
 
     rows: Float[np.ndarray, "T N"]
@@ -38,31 +42,61 @@ class Target:
     length: int | None = None
     columns: Any = ...
     extent: Extent | None = None
+    delays: Delays | None = None
+    past: Float[np.ndarray, "R K"] | None = None
 
     def measure(self, runs: list[Float[np.ndarray, "L N"]] | Float[np.ndarray, "S L N"]) -> list[AttractorDistances]:
         """Measure the distances of runs from the rows."""
-        return measure_distances(
-            self.rows[:, self.columns],
-            [run[: self.length, self.columns] for run in runs],
-            estimator=self.estimator,
-            spectra=self.spectra,
-            num_samples=self.num_samples,
-            seed=self.seed,
-        )
+        found = self._occupy([self._view(run) for run in runs])
+        if not self.spectra:
+            return found
+        rows = self.rows[:, self.columns]
+        spectral = [d_hellinger(rows, run[: self.length, self.columns]) for run in runs]
+        return [each._replace(d_h=d_h) for each, d_h in zip(found, spectral, strict=True)]
 
-    def with_extent(
-        self, floors: list[AttractorDistances], recordings: list[Float[np.ndarray, "T N"]], length: int
-    ) -> "Target":
-        """Return the target with the extent of complete recordings; `floors` are distances of pieces of one length."""
+    def measure_together(self, runs: Float[np.ndarray, "S L N"], most: int) -> float:
+        """Measure D_stsp of all runs together, by at most so many of their rows; infinite without any."""
+        rows = np.concatenate([self._view(run) for run in runs]) if len(runs) else np.zeros((0, 1))
+        return self._occupy([rows[evenly(len(rows), min(most, len(rows)))]])[0].d_stsp if len(rows) else float("inf")
+
+    def _view(self, run: Float[np.ndarray, "L N"]) -> Float[np.ndarray, "L K"]:
+        """Return what is compared of a run: columns, and delays of them."""
+        return self._delay(run[: self.length, self.columns])
+
+    def _delay(self, values: Float[np.ndarray, "L N"]) -> Float[np.ndarray, "L K"]:
+        return values if self.delays is None else self.delays.embed(values)
+
+    def _occupy(self, views: list[Float[np.ndarray, "L K"]]) -> list[AttractorDistances]:
+        reference = self._delay(self.rows[:, self.columns]) if self.past is None else self.past
+        how: dict[str, Any] = {"estimator": self.estimator, "num_samples": self.num_samples, "seed": self.seed}
+        return measure_distances(reference, views, spectra=False, **how)
+
+    def with_extent(self, recordings: list[Float[np.ndarray, "T N"]], length: int) -> "Target":
+        """Return the target with the extent of complete recordings, by pieces of one length."""
         known = [values[:, self.columns] for values in recordings]
-        return replace(self, extent=Extent.measure(floors, known, length))
+        return replace(self, extent=Extent.measure(known, length, self.delays))
+
+    def with_delays(self, recordings: list[Float[np.ndarray, "T N"]]) -> "Target":
+        """Return the target with the delay coordinates that suit complete recordings, if they have few coordinates."""
+        return replace(self, delays=choose_delays([values[:, self.columns] for values in recordings]))
+
+    @cached_property
+    def noise_bound(self) -> Float[np.ndarray, " N"]:
+        """The largest standard deviation that white observation noise can have: that of one step, over root two."""
+        if not self.spectra:
+            return self.rows.std(axis=0)
+        return np.sqrt(0.5 * np.mean(np.diff(self.rows, axis=0) ** 2, axis=0))
 
 
 @dataclass(frozen=True, eq=False)
 class FreeRunEvaluation:
     """Free runs of one model beside their target, in its units; arrays hold the runs that did not diverge.
 
-    Only `diverged_at` has all runs: the step at which each diverged, 0 if it did not.
+    Attributes:
+        diverged_at: Of all runs, the step at which each diverged, 0 if it did not.
+        clipped: Share of steps at which the core held a run back (`Core.contains`).
+        noise: Standard deviation of the observation noise that runs with the shell off lack; None if it is on.
+        as_readings: Whether they are compared with it.
     """
 
     model: StateSpaceModel
@@ -70,6 +104,9 @@ class FreeRunEvaluation:
     observations: Float[np.ndarray, "S T N"]
     states: Float[Array, "S T M"]
     diverged_at: Int[np.ndarray, " R"]
+    clipped: Float[np.ndarray, " S"]
+    noise: Float[np.ndarray, " N"] | None = None
+    as_readings: bool = False
 
     @property
     def num_diverged(self) -> int:
@@ -79,14 +116,35 @@ class FreeRunEvaluation:
     @cached_property
     def distances(self) -> list[AttractorDistances]:
         """The distances of the runs that did not diverge."""
-        return self.target.measure(self.observations)
+        if self.noise is None or not self.as_readings:
+            return self.target.measure(self.observations)
+        rng = np.random.default_rng(0)
+        return self.target.measure([run + self.noise * rng.standard_normal(run.shape) for run in self.observations])
+
+    @property
+    def at_wall(self) -> Bool[np.ndarray, " S"]:
+        """Which of the runs that did not diverge are held back so often that they live at the wall."""
+        return self.clipped > AT_WALL
 
     @cached_property
     def trapped(self) -> Bool[np.ndarray, " S"]:
-        """Which of the runs that did not diverge stay in a part of the attractor, or at rest."""
+        """Which of the others stay in a part of the attractor, or at rest; by the signal, which noise would hide."""
         if self.target.extent is None:
             return np.zeros(len(self.observations), bool)
-        return self.target.extent.find_trapped(self.distances, self.observations[:, :, self.target.columns])
+        return self.target.extent.find_trapped(self.observations[:, :, self.target.columns]) & ~self.at_wall
+
+    def find_periods(self, noisy: "FreeRunEvaluation | None" = None) -> Int[np.ndarray, " S"]:
+        """Find the periods of other runs that repeat themselves where the data do not; 0 for those that do not.
+
+        Unless the same model with noise, `noisy`, forgets as fast as the data do.
+        """
+        if self.target.extent is None or self.noise is None:
+            return np.zeros(len(self.observations), int)
+        columns, extent = self.target.columns, self.target.extent
+        share = float(np.mean(self.noise[columns] ** 2 / extent.unit))
+        beside = [] if noisy is None else list(noisy.observations[:, :, columns])
+        periods = extent.find_periods(self.observations[:, :, columns], share, beside)
+        return np.where(self.trapped | self.at_wall, 0, periods)
 
     def measure_exponents(
         self, count: int, *, dt: float, max_runs: int | None = None, max_steps: int | None = None, **options: Any
@@ -107,6 +165,7 @@ def evaluate_free_runs(
     key: Key[Array, ""] | None = None,
     core_key: Key[Array, ""] | None = None,
     scaler: Scaler | None = None,
+    as_readings: bool = False,
 ) -> FreeRunEvaluation:
     """Run a model freely from observations and compare the runs with a target.
 
@@ -114,6 +173,9 @@ def evaluate_free_runs(
         starts: Observations, standardised, or in data units if there is a `scaler`; runs are in the same units.
         num_steps, transient: Steps that are compared, and those before them; divergence counts in both.
         key, core_key: For the noise of the shell, which None turns off, and for that inside the core.
+        as_readings: Compare runs without a `key` as readings of them would be, with the shell's observation noise: data
+            have theirs, and without it even the true system would differ. No more of it than the target can have, so
+            that a model which takes its own errors for noise cannot hide behind them.
     """
     standard = starts if scaler is None else scaler.transform(starts)
     first = start_state(model, jnp.asarray(standard, model.dtype))
@@ -122,4 +184,9 @@ def evaluate_free_runs(
     stays = diverged_at == 0
     observations = np.asarray(run.observations, np.float64)[stays]
     observations = observations if scaler is None else scaler.inverse(observations)
-    return FreeRunEvaluation(model, target, observations, run.states[stays], diverged_at)
+    noise = None
+    if key is None:
+        std = np.sqrt(np.asarray(model.shell.observation_variance(), np.float64))
+        noise = np.minimum(std if scaler is None else std * scaler.scale, target.noise_bound)
+    clipped = np.asarray(run.clipped, np.float64)[stays]
+    return FreeRunEvaluation(model, target, observations, run.states[stays], diverged_at, clipped, noise, as_readings)

@@ -14,15 +14,24 @@ from kaffee.model.statespace import StateSpaceModel
 
 # Standardised attractors live within a few units; a state beyond this has left for good.
 DIVERGENCE_BOUND = 1e3
+# A run that its core has to hold back in more steps than this share lives at the wall, and not on the attractor.
+AT_WALL = 0.1
 _Pair = tuple[Array, Array]
+_Carry = tuple[Array, Array, Array]
 
 
 class _Rollout(NamedTuple):
-    """A batch of free runs; `diverged_at` is the first step (from 1) at which a state was beyond the bound, or 0."""
+    """A batch of free runs.
+
+    Attributes:
+        diverged_at: The first step (from 1) at which a state was beyond the bound, or 0.
+        clipped: Share of all steps that ended where the core takes no state as it is (`Core.contains`).
+    """
 
     states: Float[Array, "S T M"]
     observations: Float[Array, "S T N"]
     diverged_at: Int[Array, " S"]
+    clipped: Float[Array, " S"]
 
 
 @eqx.filter_jit
@@ -46,22 +55,24 @@ def free_run(
     """
     model = model.exact()
 
-    def body(carry: _Pair, now: tuple[Array, Array | None]) -> tuple[_Pair, _Pair]:
-        (z, diverged_at), (t, eps) = carry, now
+    def body(carry: _Carry, now: tuple[Array, Array | None]) -> tuple[_Carry, _Pair]:
+        (z, diverged_at, outside), (t, eps) = carry, now
         z, x = _propagate(model, z, eps, None if key is None else jax.random.fold_in(key, t))
         away = ~(jnp.max(jnp.abs(z), axis=1) < bound)
         diverged_at = jnp.where((diverged_at == 0) & away, (t + 1).astype(jnp.int32), diverged_at)
-        return (z, diverged_at), (z, x)
+        return (z, diverged_at, outside + (~model.core.contains(z)).astype(jnp.int32)), (z, x)
 
     def draw(t: Array) -> Array | None:
         return None if core_key is None else _draw_noise(model.core, jax.random.fold_in(core_key, t), start)
 
-    carry = (start, jnp.zeros(start.shape[0], jnp.int32))
+    none = jnp.zeros(start.shape[0], jnp.int32)
+    carry = (start, none, none)
     carry = jax.lax.fori_loop(0, transient, lambda t, carry: body(carry, (t, draw(t)))[0], carry)
     # Drawn before the loop, where it is a vector operation; step by step it costs a fifth of a step of DynaMix.
     steps = jnp.arange(transient, transient + num_steps)
-    (_, diverged_at), (states, xs) = jax.lax.scan(body, carry, (steps, jax.vmap(draw)(steps)))
-    return _Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at)
+    (_, diverged_at, outside), (states, xs) = jax.lax.scan(body, carry, (steps, jax.vmap(draw)(steps)))
+    clipped = outside.astype(model.dtype) / max(transient + num_steps, 1)
+    return _Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at, clipped)
 
 
 @eqx.filter_jit
@@ -131,10 +142,14 @@ def mask_diverged(values: Float[np.ndarray, "*batch T N"]) -> Bool[np.ndarray, "
     return np.logical_or.accumulate(~(np.abs(values) < DIVERGENCE_BOUND).all(axis=-1), axis=-1)
 
 
-def describe_divergence(diverged_at: Int[Array, " S"]) -> str:
-    """Say how many runs left the attractor, and when first."""
+def describe_divergence(diverged_at: Int[Array, " S"], clipped: Float[Array, " S"] | None = None) -> str:
+    """Say how many runs left the attractor, and when first, and how many stay only because they are held back."""
     steps = np.asarray(diverged_at)
-    bad = steps[steps > 0]
-    if bad.size == 0:
-        return f"none of {steps.size} rollouts diverged"
-    return f"{bad.size} of {steps.size} rollouts diverged, the first at step {bad.min()}"
+    bad, held = steps[steps > 0], np.zeros(0) if clipped is None else np.asarray(clipped)[steps == 0]
+    words = f"none of {steps.size} rollouts diverged"
+    if bad.size:
+        words = f"{bad.size} of {steps.size} rollouts diverged, the first at step {bad.min()}"
+    if held.size and held.max() > AT_WALL:
+        count = f"{(held > AT_WALL).sum()} of {steps.size} {'live' if (held > AT_WALL).sum() > 1 else 'lives'}"
+        return f"{words}; {count} at the wall of the data's region, up to {100 * held.max():.0f} % of its steps"
+    return f"{words}; up to {100 * held.max():.2g} % of steps at the wall" if held.size and held.max() > 0 else words

@@ -110,7 +110,8 @@ def simulate(
     """Let a trained surrogate run freely: no observation is assimilated.
 
     Every run has `values`, missing from where it left the attractor, and the latent `states`; `diverged_at` of the
-    summary is the step (from 1, transient included) at which each run left, 0 if it did not.
+    summary is the step (from 1, transient included) at which each run left, 0 if it did not, and `clipped` the share of
+    steps at which the core held it back at the wall of the data's region.
 
     Args:
         shell: Process noise at every step and observation noise on the output; without it the bare core runs.
@@ -152,6 +153,7 @@ def simulate(
         "runs": len(values),
         "steps": num_steps,
         "diverged_at": diverged_at.tolist(),
-        "divergence": describe_divergence(run.diverged_at),
+        "clipped": np.asarray(run.clipped, np.float64).round(6).tolist(),
+        "divergence": describe_divergence(run.diverged_at, run.clipped),
     }
     return Estimates(tuple(estimates), "free run", facts)

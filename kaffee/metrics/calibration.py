@@ -2,12 +2,12 @@
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import bdtrik, chdtri, kolmogi, ndtri
+from scipy.special import bdtrik, chdtri, kolmogi, ndtri, stdtrit
 
 from kaffee.errors import ConfigError
 
-CONFIDENCE = 0.99
-"""Probability that a correctly specified model keeps all limits of one check."""
+CONFIDENCE = 0.999
+"""Probability that a correctly specified model keeps all limits of one check, so that of seven checks all pass."""
 
 
 def coverage(
@@ -43,7 +43,7 @@ def ks_distance(u: Float[np.ndarray, " T"]) -> float:
     return float(np.max(np.maximum(np.arange(1, n + 1) / n - ordered, ordered - np.arange(n) / n)))
 
 
-# Limits that a correctly specified model stays within (99 %). `num` is the number of independent quantities that a
+# Limits that a correctly specified model stays within. `num` is the number of independent quantities that a
 # check looks at; all of them keep their limits together with probability CONFIDENCE.
 
 
@@ -55,9 +55,18 @@ def normal_limit(num: int) -> float:
     """Limit |standard normal|.
 
     >>> round(normal_limit(1), 2), round(normal_limit(100), 2)
-    (2.58, 3.89)
+    (3.29, 4.42)
     """
     return float(ndtri(0.5 + 0.5 * _each_confidence(num)))
+
+
+def student_limit(num_blocks: int, num: int = 1) -> float:
+    """Limit |mean / its standard error| of so many blocks of time; infinite for fewer than two.
+
+    >>> round(student_limit(20), 2), round(student_limit(5), 2)
+    (3.88, 8.61)
+    """
+    return float(stdtrit(num_blocks - 1, 0.5 + 0.5 * _each_confidence(num))) if num_blocks > 1 else float("inf")
 
 
 def ks_limit(count: float, num: int) -> float:
@@ -69,7 +78,7 @@ def variance_limits(count: float, num: int) -> tuple[float, float]:
     """Limit the mean of `count` squared standard normal numbers: quantiles of chi-square / `count`.
 
     >>> [round(limit, 3) for limit in variance_limits(1000, 1)]
-    [0.889, 1.119]
+    [0.859, 1.154]
     """
     tail = 0.5 - 0.5 * _each_confidence(num)
     return float(chdtri(count, 1.0 - tail)) / count, float(chdtri(count, tail)) / count
@@ -79,7 +88,7 @@ def coverage_limits(level: float, count: float, num: int) -> tuple[float, float]
     """Limit the share of `count` readings inside bands of probability `level`: quantiles of the binomial distribution.
 
     >>> [round(limit, 3) for limit in coverage_limits(0.9, 100, 1)]
-    [0.82, 0.97]
+    [0.79, 0.98]
     """
     n, tail = max(int(count), 1), 0.5 - 0.5 * _each_confidence(num)
     low, high = (float(np.ceil(np.nan_to_num(bdtrik(q, n, level)))) for q in (tail, 1.0 - tail))

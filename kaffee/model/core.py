@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 State = Float[Array, " M"]
 States = Float[Array, "W M"]
@@ -68,6 +68,10 @@ class Core(eqx.Module):
     def surrogate(self) -> "Core":
         """Return the core with the surrogate gradients of KAFFEE training (appendix B.2); self if it has none."""
         return self
+
+    def contains(self, z: Float[Array, "... M"]) -> Bool[Array, "..."]:
+        """Tell which states the core takes as they are; False where it moves them back to the data's region first."""
+        return jnp.ones(z.shape[:-1], bool)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return what `skeleton` needs to rebuild this core without its weights; JSON values only."""

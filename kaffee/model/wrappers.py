@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from kaffee.errors import ConfigError
 from kaffee.model.alrnn import ALRNN
@@ -47,6 +47,9 @@ class Confined(Core):
     def inside(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:
         """Mark coordinates within the box by 1, clipped ones by 0."""
         return ((z >= self.low) & (z <= self.high)).astype(z.dtype)
+
+    def contains(self, z: Float[Array, "... M"]) -> Bool[Array, "..."]:
+        return jnp.all((z >= self.low) & (z <= self.high), axis=-1)
 
     def __call__(self, z: State) -> State:
         return self.inner(self._clip(z))

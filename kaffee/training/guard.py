@@ -6,6 +6,7 @@ runs have become worse; the schedule of learning rates goes on, so that later st
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, pieces
+from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, stretches
 from kaffee.data.series import Series
 from kaffee.data.windows import training_windows
 from kaffee.filtering.evaluation import Target, evaluate_free_runs
@@ -49,8 +50,10 @@ class Guard(Protocol):
 class FreeRunGuard:
     """Looks at free runs of the core from rows of a standardised series, as `finish` leaves it when training ends.
 
-    A run is lost if it diverges, stays in a part of the attractor, or rests at its end (`kaffee.metrics.attractors`).
-    The distance is D_stsp, by kernel densities, of all others together from the rows of the series.
+    A run is lost if it diverges, stays in a part of the attractor, rests at its end, repeats itself where the data do
+    not (`kaffee.metrics.attractors`), or lives at the wall that the core is confined to. Runs with the shell's noise on
+    are counted as well: noise may kick a core that is right out of the data's region. The distance is D_stsp, by kernel
+    densities, of all other runs of the bare core together from the rows of the series.
     """
 
     RUNS, STEPS, KEPT, ROWS, SEED = 20, 20_000, 1_000, 5_000, 0
@@ -65,8 +68,15 @@ class FreeRunGuard:
         self._starts = rows[evenly(len(rows), self.RUNS)]
         some = rows[evenly(len(rows), min(self.ROWS, len(rows)))]
         target = Target(some, "kernel", spectra=False, columns=~constant_columns(rows))
-        floors = target.measure([complete(x) for x in pieces(series, self._length, gaps=True)])
-        self._target = target.with_extent(floors, [complete(x) for x in series.recordings], self._length)
+        known = [part for values in series.recordings for part in stretches(values)]
+        delayed = target.with_delays(known)
+        if delayed.delays is not None:
+            past = np.concatenate([delayed.delays.embed(part[:, target.columns]) for part in known])
+            if len(past) >= self.LEAST_ROWS:
+                target = replace(delayed, past=past[evenly(len(past), min(self.ROWS, len(past)))])
+        # With delays only stretches without gaps can be compared.
+        whole = [complete(x) for x in series.recordings] if target.delays is None else known
+        self._target = target.with_extent(whole, self._length)
 
     @classmethod
     def possible(cls, series: Series) -> bool:
@@ -75,15 +85,17 @@ class FreeRunGuard:
         return len(rows) >= cls.LEAST_ROWS and not constant_columns(rows).all()
 
     def look(self, model: StateSpaceModel) -> _Look:
-        """Count lost runs of the finished model's core, and measure the distance of the others."""
+        """Count lost runs of the finished model, without and with noise, and measure the distance of its core's."""
         model = self._finish(model)
         how: dict[str, Any] = {"transient": self.STEPS - self._length, "core_key": make_core_key(model.core, self.SEED)}
-        evaluation = evaluate_free_runs(model, self._starts, self._target, self._length, **how)
-        runs = evaluation.observations[~evaluation.trapped]
-        rows = runs.reshape(-1, runs.shape[-1])
-        rows = rows[evenly(len(rows), min(self.ROWS, len(rows)))]
-        distance = self._target.measure([rows])[0].d_stsp if len(rows) else float("inf")
-        return _Look(len(self._starts) - len(runs), distance)
+        noise = jax.random.key(self.SEED)
+        bare, noisy = (
+            evaluate_free_runs(model, self._starts, self._target, self._length, key=key, **how) for key in (None, noise)
+        )
+        lost = bare.trapped | bare.at_wall | (bare.find_periods(noisy) > 0)
+        kicked = noisy.trapped | noisy.at_wall
+        num_lost = bare.num_diverged + noisy.num_diverged + int(lost.sum()) + int(kicked.sum())
+        return _Look(num_lost, self._target.measure_together(bare.observations[~lost], self.ROWS))
 
 
 def apply_guard(guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState) -> TrainState:

@@ -57,7 +57,7 @@ def test_runs_that_diverge_are_counted_and_left_out():
 
 def test_a_run_at_rest_is_trapped():
     target = Target(circle(400), "kernel", spectra=False)
-    target = target.with_extent(target.measure([circle(400)]), [circle(400)], 200)
+    target = target.with_extent([circle(400)], 200)
     trapped = [evaluate_free_runs(spiral(g), circle(1), target, 200, transient=500).trapped for g in (1.0, 0.9)]
     assert [each.tolist() for each in trapped] == [[False], [True]]
 
