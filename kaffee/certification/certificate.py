@@ -26,7 +26,6 @@ from kaffee.certification.innovations import (
     filter_pass,
     residual_checks,
 )
-from kaffee.certification.linear import fit_linear
 from kaffee.certification.spread import SpreadGrowth, spread_growth
 from kaffee.certification.tangents import TangentProxy, tangent_proxy
 from kaffee.certification.verdicts import Status, Verdict, judge, worst
@@ -38,6 +37,7 @@ from kaffee.inference.matching import match_series
 from kaffee.inference.recordings import filter_recordings
 from kaffee.records import jsonable, read_record, write_record
 from kaffee.systems.simulation import Truth
+from kaffee.training.linear import fit_linear
 
 AXES = {1: "local probabilistic", 2: "stochastic free run", 3: "deterministic core"}
 _EXACT = 200
@@ -231,6 +231,7 @@ def certify(
     test: Series,
     *,
     prior: Reconstruction | None = None,
+    linear: Reconstruction | None = None,
     truth: Truth | None = None,
     settings: CertificationSettings | None = None,
     any_step: bool = False,
@@ -242,6 +243,7 @@ def certify(
         train: What it was trained on, for baselines and tangents; in data units, gaps and several recordings are fine.
         test: Held-out data in data units.
         prior: The deterministic surrogate that it was made of, to be compared with.
+        linear: The linear model of the training data that it has to beat; by default it is fitted.
         truth: The true system's states, if they are known; shown beside the results, no verdict uses them.
         any_step: Accept a time step that is not the model's.
         watch: Told the name of each stage as it begins.
@@ -278,7 +280,8 @@ def certify(
     standard = train.standardised(reconstruction.scaler).recordings
     states = None if truth is None else np.concatenate([truth.states, truth.again])
     run = part("filter", "filtering the held-out data", lambda: run_filter(reconstruction))
-    linear = part("linear", "fitting the linear baseline", lambda: fit_linear(reconstruction, train, seed=seed))
+    if linear is None:
+        linear = part("linear", "fitting the linear baseline", lambda: _fit_baseline(reconstruction, train, seed))
     beside = None if run is None or linear is None else run_filter(linear)
     residuals = part("residuals", "innovations", lambda: residual_checks(need_run()))
     scores = part(
@@ -323,6 +326,12 @@ def certify(
         withheld=_withhold_readings(reconstruction, test, None if truth is None else truth.test_states),
         checks=checks,
     )
+
+
+def _fit_baseline(reconstruction: Reconstruction, train: Series, seed: int) -> Reconstruction:
+    """Fit the strongest baseline without chaos, a linear state-space model, in the units of a surrogate."""
+    model = fit_linear(train.standardised(reconstruction.scaler), seed=seed).model
+    return replace(reconstruction, model=model, method="kaffee", provenance={})
 
 
 def _withhold_readings(

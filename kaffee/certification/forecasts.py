@@ -10,7 +10,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 
 from kaffee.certification.innovations import FilterPass, Starts
@@ -23,6 +22,7 @@ from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble, mask_d
 from kaffee.metrics.calibration import coverage
 from kaffee.metrics.scores import STD_FLOOR, gaussian_crps, gaussian_nll
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.training.autoregression import hold_readings
 
 NUM_HORIZONS = 6
 SHORTEST_REACH = 64
@@ -78,11 +78,6 @@ def _reading_ages(values: Float[np.ndarray, "T N"]) -> Int[np.ndarray, "T N"]:
     row = np.arange(len(values))[:, None]
     last = np.maximum.accumulate(np.where(np.isnan(values), -1, row), axis=0)
     return np.where(last >= 0, row - last, -1)
-
-
-def hold_readings(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
-    """Fill gaps by the last reading before, 0 if there is none."""
-    return pd.DataFrame(values).ffill().fillna(0.0).to_numpy()
 
 
 def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: Sequence[int]) -> _Forecast:

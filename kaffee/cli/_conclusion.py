@@ -48,7 +48,9 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
     if doubt:
         console.print(f"warning: {doubt}", style="yellow", markup=False, soft_wrap=True)
     prior, fitted = result.prior.reconstruction, result.fitted.reconstruction
-    certificate = certify(fitted, result.train, result.test, prior=prior, truth=loaded.truth, watch=watch)
+    linear = None if result.linear is None else result.linear.reconstruction
+    known: dict[str, Any] = {"prior": prior, "linear": linear, "truth": loaded.truth}
+    certificate = certify(fitted, result.train, result.test, watch=watch, **known)
     origin = fitted.provenance
     certificate = replace(
         certificate,

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from kaffee.data.scaler import Scaler
@@ -137,6 +137,13 @@ class Series:
         """Compute the mean time step, None without times."""
         steps = [step for t in self.times or () if (step := mean_step(t)) is not None]
         return float(np.mean(steps)) if steps else None
+
+    @property
+    def row_times(self) -> tuple[Float[np.ndarray, " T"], ...]:
+        """Return the times of all rows in units of the time step, so that a period has one phase in all recordings."""
+        if self.times is None:
+            return tuple(np.arange(T, dtype=float) for T in self.lengths)
+        return tuple(np.round(t / (self.time_step or 1.0)) for t in self.times)
 
     @cached_property
     def decorrelation_time(self) -> float:

@@ -16,7 +16,12 @@ from kaffee.errors import DataError
 from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import merge, nested, update
 from kaffee.fitting.settings import FitSettings
+from kaffee.training.selection import hold_back
 
+# Coordinates that get five latents each; latents for two lags of more; and gates beside them.
+FEW_COORDINATES, MOST_LAGGED, FEW_GATES = 12, 160, 16
+# Floating-point operations of a stage: some minutes on two cores.
+AFFORDABLE, LEAST_UPDATES = 4e12, 100
 _SHORTEST_WINDOW = 8  # steps without which a window has nothing to learn dynamics from
 
 
@@ -43,33 +48,59 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
             f"{series.label}: the longest recording has {longest} rows for training, too few for windows of "
             f"{_SHORTEST_WINDOW} steps. Bring longer recordings, or lower test_fraction (now {settings.test_fraction})."
         )
+    rung = "auto" if settings.core.type == "alrnn" and settings.core.start is None else "scratch"
+    # A fifth of the rows is held back for choosing; their recordings are shorter.
+    part = train if rung == "scratch" else hold_back(train).part
+    longest, rows = max(part.lengths), part.num_steps
+    M = settings.core.latent_dim or suggest_latent_dim(N, settings)
     memory = f"the decorrelation time, {tau:.1f} steps"
     interval = round(min(max(0.5 * tau, 10.0), 50.0))
     window = _clip_window(5 * interval, 50, 200, longest)
     scored = _clip_window(3 * tau, 64, 128, longest - 8)
+    burn_in = min(8, longest - 1 - scored)
+    forcing = _count_updates(3 * rows, 30_000 if rung == "auto" else 60_000, 16 * window * M**2 * 6)
+    filtering = _count_updates(rows / 2, 10_000, 16 * (scored + burn_in) * M**3 * 12)
+    follow = "as many as the rows are worth and time allows"
     suggested = [
+        Suggested("rung", rung, "linear model first; held-back rows choose"),
         Suggested("pretraining.forcing.interval", interval, f"half of {memory}; 10 to 50"),
         Suggested("pretraining.window", window, "5 intervals; 50 to 200"),
-        Suggested("pretraining.schedule.num_updates", 60_000, "about a minute"),
+        Suggested("pretraining.schedule.num_updates", forcing, follow),
+        Suggested("pretraining.optimiser.clip_norm", 0.5, "a start that is linear may be near its edge"),
         Suggested("adaptation.scored", scored, f"3 times {memory}; 64 to 128"),
-        Suggested("adaptation.burn_in", min(8, longest - 1 - scored), "8, if recordings are long enough"),
-        Suggested("adaptation.schedule.num_updates", 10_000, "fine noise scales take long"),
-        Suggested("adaptation.schedule.report_every", 50, "progress every few seconds"),
+        Suggested("adaptation.burn_in", burn_in, "8, if recordings are long enough"),
+        Suggested("adaptation.schedule.num_updates", filtering, follow),
+        Suggested("adaptation.schedule.report_every", min(50, max(filtering // 10, 1)), "progress every few seconds"),
         Suggested("adaptation.schedule.save_every", 500, "what an interruption may cost"),
         Suggested("adaptation.optimiser.final_learning_rate", 2e-4, "the noise of the last updates dies out"),
-        Suggested("adaptation.calibration", 300, "bands follow the final core"),
-        Suggested("adaptation.climate", True, "beliefs start from what the first reading tells, and no more"),
+        Suggested("adaptation.calibration", min(300, filtering), "bands follow the final core"),
+        Suggested("adaptation.climate", True, "the first rows of a recording know what they do not know"),
     ]
+    if rung == "scratch":
+        suggested = [each for each in suggested if each.key not in ("rung", "pretraining.optimiser.clip_norm")]
     if get_method(settings.method).train_core:
         suggested.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
-        suggested.append(Suggested("adaptation.guard", 250, "a core whose free runs get worse goes back"))
+        look = min(250, max(filtering // 20, 10))
+        suggested.append(Suggested("adaptation.guard", look, "a core whose free runs or forecasts get worse goes back"))
     if settings.core.start is not None:
         suggested = [each for each in suggested if not each.key.startswith("pretraining.schedule")]
         suggested.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))
     elif settings.core.latent_dim is None:
-        rule = "five for each, at least 20" if settings.core.type in ("alrnn", "mlp") else "one for each"
-        suggested.insert(0, Suggested("core.latent_dim", settings.core.resolved_dim(N), f"{N} coordinates: {rule}"))
+        suggested.insert(0, Suggested("core.latent_dim", M, f"{N} coordinates, their lags, and gates"))
     return suggested
+
+
+def suggest_latent_dim(num_observed: int, settings: FitSettings) -> int:
+    """Suggest M: five for each coordinate as in the paper, at least 20; of many coordinates two or one, and gates."""
+    N = num_observed
+    if settings.core.type != "alrnn" or N <= FEW_COORDINATES:
+        return settings.core.resolved_dim(N)
+    return (2 * N if 2 * N <= MOST_LAGGED else N) + FEW_GATES
+
+
+def _count_updates(wanted: float, most: int, operations: float) -> int:
+    """Count updates that follow the rows, at least 100, as far as their operations are affordable."""
+    return int(max(min(wanted, most, AFFORDABLE / operations), LEAST_UPDATES))
 
 
 def _clip_window(wanted: float, low: int, high: int, longest: int) -> int:

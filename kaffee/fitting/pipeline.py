@@ -19,11 +19,12 @@ from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.initial_core import find_start
+from kaffee.fitting.ladder import Climbing, choose, prepare
 from kaffee.fitting.settings import FitSettings, ShellSettings
 from kaffee.foundation import context as contexts
 from kaffee.foundation.weights import licence_terms
 from kaffee.model.statespace import StateSpaceModel
-from kaffee.records import versions
+from kaffee.records import jsonable, versions
 from kaffee.training.adaptation import Adaptation, adapt, build_guard
 from kaffee.training.loop import Schedule, Trained, Watcher
 from kaffee.training.pretraining import Pretraining, initialise_shell, pretrain
@@ -61,7 +62,7 @@ class StageStore:
         """Return state and losses at which the stage stopped before, if it did."""
         return None
 
-    def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:
+    def save_progress(self, name: str, state: TrainState | None, losses: np.ndarray) -> None:
         """Keep the state of a running stage."""
 
     def save_stage(self, name: str, stage: Stage) -> None:
@@ -70,13 +71,17 @@ class StageStore:
 
 @dataclass(frozen=True)
 class Fit:
-    """The prior with its untrained shell, what the method made of it, and the data in their own units."""
+    """The prior with its untrained shell, what the method made of it, and the data in their own units.
+
+    `linear` is the linear model that the AL-RNN started from, if it did.
+    """
 
     prior: Stage
     fitted: Stage
     train: Series
     test: Series
     settings: FitSettings
+    linear: Stage | None = None
 
 
 def train_prior(
@@ -86,10 +91,14 @@ def train_prior(
     shell: ShellSettings,
     *,
     seed: int,
+    held_back: Series | None = None,
     store: StageStore | None = None,
     watcher: _Watching = None,
 ) -> Stage:
-    """Pretrain a model on standardised rows by teacher forcing (appendix C.1); initialise its shell (appendix B.2)."""
+    """Pretrain a model on standardised rows by teacher forcing (appendix C.1); initialise its shell (appendix B.2).
+
+    Updates that predict `held_back` rows worse are rolled back.
+    """
     model = start.model
 
     def finish(trained: Trained) -> Reconstruction:
@@ -103,8 +112,14 @@ def train_prior(
     return _run_stage(
         "prior",
         store,
-        initial_state(model.exact(), ("core", "embedding"), pretraining.optimiser, pretraining.schedule.num_updates),
-        partial(pretrain, model, rows, pretraining, seed=seed),
+        initial_state(
+            model.exact(),
+            ("core", "embedding"),
+            pretraining.optimiser,
+            pretraining.schedule.num_updates,
+            guarded=held_back is not None,
+        ),
+        partial(pretrain, model, rows, pretraining, seed=seed, held_back=held_back),
         finish,
         watcher,
     )
@@ -118,6 +133,7 @@ def adapt_prior(
     *,
     seed: int,
     context: Float[np.ndarray, "T N"] | None = None,
+    climbing: Climbing | None = None,
     store: StageStore | None = None,
     watcher: _Watching = None,
     **options: Any,
@@ -126,13 +142,19 @@ def adapt_prior(
 
     Args:
         context: Standardised rows that a foundation model reads when it is adapted; None: it has read all.
+        climbing: The linear model and the held-back rows that choose between it and the trained one.
         options: For `kaffee.adapt`.
     """
     chosen, start = get_method(method), prior.model
+    score = None if climbing is None else lambda model: climbing.judge.score(model).mean
 
     def finish(trained: Trained) -> Reconstruction:
         model = trained.model if context is None else contexts.read_all(trained.model, context)
-        return prior.with_model(model, method)
+        if climbing is None:
+            return prior.with_model(model, method)
+        model, rungs = choose(climbing, model)
+        made = prior.with_model(model, method)
+        return replace(made, provenance={**made.provenance, "rungs": jsonable(rungs)})
 
     return _run_stage(
         method,
@@ -142,9 +164,9 @@ def adapt_prior(
             chosen.trainable_parts,
             adaptation.optimiser,
             adaptation.schedule.num_updates,
-            guarded=build_guard(rows, chosen, adaptation) is not None,
+            guarded=build_guard(rows, chosen, adaptation, score) is not None,
         ),
-        partial(adapt, start, rows, chosen, adaptation, seed=seed, **options),
+        partial(adapt, start, rows, chosen, adaptation, seed=seed, score=score, **options),
         finish,
         watcher,
     )
@@ -170,6 +192,15 @@ def _run_stage(
     end: dict[str, Any] = {"skipped": trained.skipped, "completed": trained.completed, "report": str(trained)}
     made = finish(trained)
     stage = Stage(replace(made, provenance={**made.provenance, "training": end}), trained.losses, **end)
+    store.save_stage(name, stage)
+    return stage
+
+
+def _keep(store: StageStore, name: str, made: Reconstruction, report: str) -> Stage:
+    """Keep a stage that nothing was trained for by gradients alone."""
+    end: dict[str, Any] = {"skipped": 0, "completed": True, "report": report}
+    stage = Stage(replace(made, provenance={**made.provenance, "training": end}), np.zeros(0, np.float32), **end)
+    store.save_progress(name, None, stage.losses)
     store.save_stage(name, stage)
     return stage
 
@@ -211,19 +242,43 @@ def fit(
             **licence_terms(start.model.core),
         },
     )
-    seed, watched = settings.seed, partial(watch, "Pretraining", pretraining.schedule.num_updates)
-    prior = train_prior(blank, start.rows, pretraining, settings.shell, seed=seed, store=store, watcher=watched)
+    seed, rows, climbing, linear = settings.seed, start.rows, None, None
+    if settings.rung != "scratch":
+        store = store or StageStore()
+        done = [store.finished(name) for name in ("prior", settings.method, "linear")]
+        if done[0] is not None and done[1] is not None:
+            return Fit(done[0], done[1], train, test, settings, done[2])
+        watch("Linear model", 0)
+        climbing = prepare(rows, settings)
+        report = climbing.linear.structure.describe()
+        linear = _keep(store, "linear", blank.with_model(climbing.linear.model, "kaffee"), report)
+        if climbing.start is None:
+            prior = _keep(store, "prior", blank.with_model(climbing.linear.model, "prior"), report)
+            fitted = _keep(store, settings.method, linear.reconstruction, report)
+            return Fit(prior, fitted, train, test, settings, linear)
+        blank, rows = blank.with_model(climbing.start, "prior"), climbing.held.part
+    prior = train_prior(
+        blank,
+        rows,
+        pretraining,
+        settings.shell,
+        seed=seed,
+        held_back=None if climbing is None else climbing.held.blocks,
+        store=store,
+        watcher=partial(watch, "Pretraining", pretraining.schedule.num_updates),
+    )
     fitted = adapt_prior(
         blank.with_model(prior.model, "prior"),
-        start.rows,
+        rows,
         settings.method,
         adaptation,
         seed=seed,
         context=start.context,
+        climbing=climbing,
         store=store,
         watcher=partial(watch, f"Adaptation ({settings.method})", adaptation.schedule.num_updates),
     )
-    return Fit(prior, fitted, train, test, settings)
+    return Fit(prior, fitted, train, test, settings, linear)
 
 
 def adapt_foundation_model(

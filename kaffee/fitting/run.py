@@ -1,7 +1,7 @@
 """A fit as a folder that can be interrupted, continued and opened again.
 
 run.json          settings, where the data came from and their fingerprint, versions
-prior/, kaffee/   model.json + weights (when the stage is finished), training.json + state and losses
+linear/, prior/, kaffee/   model.json + weights (when the stage is finished), training.json + state and losses
 """
 
 import copy
@@ -217,7 +217,7 @@ class Run(StageStore):
     @cached_property
     def fit(self) -> Fit:
         """Both stages and the data as `train` returned them; raises if a stage is not finished."""
-        return Fit(self.prior, self.fitted, *self._parts, self.settings)
+        return Fit(self.prior, self.fitted, *self._parts, self.settings, self.finished("linear"))
 
     @cached_property
     def standard(self) -> Series:
@@ -302,7 +302,7 @@ class Run(StageStore):
         tree = fill_arrays({"state": template, "losses": losses}, arrays, f"{folder}/training")
         return tree["state"], np.asarray(tree["losses"])
 
-    def save_progress(self, name: str, state: TrainState, losses: np.ndarray) -> None:
+    def save_progress(self, name: str, state: TrainState | None, losses: np.ndarray) -> None:
         tree = {"state": state, "losses": np.asarray(losses, np.float32)}
         write_record(self.path / name, "training", named_arrays(tree), {"num_losses": len(losses)})
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from kaffee.errors import ConfigError
+from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.likelihood import get_method
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
@@ -16,6 +16,7 @@ from kaffee.training.adaptation import Adaptation
 from kaffee.training.loop import Schedule
 from kaffee.training.pretraining import Pretraining, ResidualKind
 
+RUNGS = ("auto", "linear", "alrnn", "scratch")
 _CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
 
 # A covariance of this size takes 400 MB; more is a slip of the keyboard.
@@ -119,12 +120,16 @@ class FitSettings:
         method: A row of the paper: kaffee, blind, core_collapse, noise_masking or frozen_core; case and hyphens do
             not matter.
         test_fraction: The last part of every recording, held out from training.
+        rung: "auto" fits a linear model and an AL-RNN that starts from it, and keeps the one that forecasts rows better
+            that are held back from the training part; "linear" and "alrnn" keep the one or the other. "scratch" is the
+            paper's: a core of random weights, trained on all rows of the training part, with no linear model beside it.
         foundation: Adapt this model in the context of the training rows (`kaffee adapt`); `core` then does not count.
     """
 
     seed: int = 0
     method: str = "kaffee"
     test_fraction: float = 0.2
+    rung: Literal["auto", "linear", "alrnn", "scratch"] = "scratch"
     core: CoreSettings = CoreSettings()
     pretraining: Pretraining = Pretraining(schedule=Schedule(num_updates=20_000, report_every=500, save_every=2_000))
     shell: ShellSettings = ShellSettings()
@@ -137,6 +142,10 @@ class FitSettings:
             raise ConfigError(f"seed lies between 0 and {_MAX_SEED}, not {self.seed}.")
         if not 0.0 < self.test_fraction < 1.0:
             raise ConfigError(f"test_fraction lies between 0 and 1, not {self.test_fraction}.")
+        if self.rung not in RUNGS:
+            raise ConfigError(unknown("rung", self.rung, RUNGS))
+        if self.rung != "scratch" and (self.core.type != "alrnn" or self.core.start or self.foundation):
+            raise ConfigError(f"rung = {self.rung} is for AL-RNNs from nothing; with another core it is 'scratch'.")
         get_method(self.method)
         object.__setattr__(self, "method", self.method.lower().replace("-", "_"))
 

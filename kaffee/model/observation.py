@@ -1,6 +1,7 @@
 """The linear observation map B (Eq. observation_operator) and the products that a filter needs."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -53,7 +54,12 @@ class ObservationMap(eqx.Module):
 
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         """Compute z + B^+ (x - B z), the nearest state to z that is observed as x (identity teacher forcing)."""
-        return z + (x - self.observe(z)) @ jnp.linalg.pinv(self.matrix()).T
+        return self.overwriter()(z, x)
+
+    def overwriter(self) -> Callable[[Array, Array], Array]:
+        """Return `overwrite` with B^+ computed once, for loops."""
+        inverse = jnp.linalg.pinv(self.matrix()).T
+        return lambda z, x: z + (x - self.observe(z)) @ inverse
 
     def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
         """Compute B^+ diag(variance) B^+', the latent covariance for given variances of the observation."""
@@ -106,8 +112,8 @@ class Projection(ObservationMap):
         lower = jnp.concatenate([P[..., N:, :N] + cross.mT, P[..., N:, N:]], axis=-1)
         return jnp.concatenate([upper, lower], axis=-2)
 
-    def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        return jnp.concatenate([x, z[..., self.num_observed :]], axis=-1)
+    def overwriter(self) -> Callable[[Array, Array], Array]:
+        return lambda z, x: jnp.concatenate([x, z[..., self.num_observed :]], axis=-1)
 
     def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
         return self.lift(variance)[..., None] * jnp.eye(self.latent_dim, dtype=variance.dtype)

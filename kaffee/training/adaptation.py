@@ -17,7 +17,7 @@ from kaffee.filtering.recursion import Recursion
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.climate import with_climate
 from kaffee.training.forcing import Forcing, run_forced
-from kaffee.training.guard import FreeRunGuard, confine
+from kaffee.training.guard import FreeRunGuard, Guard, ScoreGuard, confine
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
 
@@ -126,11 +126,18 @@ def nll_objective(
     )
 
 
-def build_guard(series: Series, method: Method, settings: Adaptation) -> FreeRunGuard | None:
-    """Build the free-run guard; None if it is disabled, the core does not train or the series is too short."""
-    if settings.guard is None or not method.train_core or not FreeRunGuard.possible(series):
+def build_guard(
+    series: Series, method: Method, settings: Adaptation, score: Callable[[StateSpaceModel], float] | None = None
+) -> Guard | None:
+    """Build the guard; None if it is disabled, the core does not train or there is nothing to look at.
+
+    `score` is of forecasts of held-back rows. A series too short for free runs is guarded by it alone.
+    """
+    if settings.guard is None or not method.train_core:
         return None
-    return FreeRunGuard(series, settings.guard, lambda model: _confine(model, series, method, settings))
+    if not FreeRunGuard.possible(series):
+        return None if score is None else ScoreGuard(settings.guard, score)
+    return FreeRunGuard(series, settings.guard, lambda model: _confine(model, series, method, settings), score)
 
 
 def _confine(model: StateSpaceModel, series: Series, method: Method, settings: Adaptation) -> StateSpaceModel:
@@ -153,13 +160,15 @@ def adapt(
     *,
     seed: int,
     parts: tuple[str, ...] | None = None,
+    score: Callable[[StateSpaceModel], float] | None = None,
     watcher: Watcher | None = None,
     save: Callable[..., Any] | None = None,
     **resume: Any,
 ) -> Trained:
     """Make a prior probabilistic on a standardised series; `method` chooses the row of Table 1.
 
-    The shell should have been initialised (`initialise_shell`). The core trains with its surrogate gates.
+    The shell should have been initialised (`initialise_shell`). The core trains with its surrogate gates. The guard
+    takes a model whose `score` on held-back rows has become worse for a worse one.
     """
     parts = method.trainable_parts if parts is None else parts
 
@@ -174,7 +183,7 @@ def adapt(
         schedule=settings.schedule,
         seed=seed,
         watcher=watcher,
-        guard=build_guard(series, method, settings) if "core" in parts else None,
+        guard=build_guard(series, method, settings, score) if "core" in parts else None,
         save=save,
         **resume,
     )

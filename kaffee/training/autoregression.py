@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from kaffee.data.series import Series
 from kaffee.metrics.scores import gaussian_nll
+from kaffee.training.selection import HeldBack, Scored, choose_starts
 
 Recordings = list[Float[np.ndarray, "T N"]]
 
@@ -26,12 +27,8 @@ MOST_LATENT = 100
 # Of wide data: latent coordinates beyond the data's own, for lags; and principal directions, whose lags are longer.
 WIDE_LATENT, MOST_PRINCIPAL = 256, 24
 ROWS_PER_COEFFICIENT = 2
-HORIZONS, WEIGHTS = (1, 4, 16), (0.5, 0.25, 0.25)
-MAX_STARTS = 400
 # A series that stays in its range has no growing mode; a forecast that had one would be a baseline of straw.
 STABLE = 0.999
-# Nats per entry: a simpler structure so close to the best is preferred.
-CLOSE = 0.005
 CHUNK = 10_000
 HARMONICS = (1, 2, 4)
 # A period has at least so many cycles in the data, and rows in a cycle.
@@ -107,7 +104,7 @@ class Autoregression:
         return np.stack(means)
 
     def forecast_variances(self, num_steps: int) -> Float[np.ndarray, "h N"]:
-        """Compute the variance of every coordinate h steps ahead, sum_j Psi_j Q Psi_j' with Psi_j = sum_k A_k Psi_{j-k}."""
+        """Compute variances h steps ahead, sum_j diag(Psi_j Q Psi_j') with Psi_j = sum_k A_k Psi_{j-k}."""
         lags, N = self.lags, len(self.c)
         psi, total, out = [np.eye(N)], np.zeros(N), []
         for _ in range(num_steps):
@@ -116,6 +113,11 @@ class Autoregression:
             recent = psi[::-1][: len(lags)]
             psi.append(sum((A_k @ P for A_k, P in zip(lags, recent, strict=False)), np.zeros((N, N))))
         return np.stack(out)
+
+    @property
+    def latent_dim(self) -> int:
+        """Latent coordinates of its state-space model."""
+        return max(len(self.A), 1) * len(self.c) + len(self.C) * self.U.shape[1] + self.H.shape[1]
 
     def radius(self) -> float:
         """Compute the largest modulus of its modes; of the differences, if it is of differences."""
@@ -135,14 +137,6 @@ def harmonics(times: Float[np.ndarray, " T"], structure: Structure) -> Float[np.
     """Compute (cos, sin) of the harmonics of a period at times in rows."""
     angles = 2.0 * np.pi * np.outer(times, np.arange(1, structure.harmonics + 1)) / (structure.period or 1.0)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(times), -1)
-
-
-def row_times(series: Series) -> list[Float[np.ndarray, " T"]]:
-    """Return the times of all rows in units of the time step, so that a period has one phase in all recordings."""
-    if series.times is None:
-        return [np.arange(T, dtype=float) for T in series.lengths]
-    step = series.time_step or 1.0
-    return [np.round(t / step) for t in series.times]
 
 
 def interpolate(values: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
@@ -230,7 +224,7 @@ def _stabilise(model: Autoregression) -> Autoregression | None:
 
 def fit_autoregression(series: Series, structure: Structure) -> Autoregression:
     """Fit a regression to a standardised series; gaps are filled by straight lines."""
-    sums = _Sums([interpolate(x) for x in series.recordings], row_times(series), structure)
+    sums = _Sums([interpolate(x) for x in series.recordings], series.row_times, structure)
     model = sums.solve(structure.ridge)
     return _stabilise(model) or model
 
@@ -241,7 +235,7 @@ def find_period(series: Series) -> float | None:
     The peak of the periodogram of the longest recording, without its straight line, summed over coordinates, refined by
     least squares of the first two harmonics. Whether it pays is for validation to say.
     """
-    x, t = max(zip(series.recordings, row_times(series), strict=True), key=lambda pair: len(pair[0]))
+    x, t = max(zip(series.recordings, series.row_times, strict=True), key=lambda pair: len(pair[0]))
     T = len(x)
     if T < CYCLES * SHORTEST_PERIOD * 2:
         return None
@@ -266,70 +260,59 @@ def _unexplained(x: np.ndarray, t: np.ndarray, period: float) -> float:
     return float(np.sum((x - waves @ np.linalg.lstsq(waves, x, rcond=None)[0]) ** 2))
 
 
-@dataclass(frozen=True, eq=False)
 class ForecastScore:
-    """Scores forecasts of regressions on held-back rows: mean NLL per entry over horizons.
+    """Scores forecasts of regressions on held-back rows; in gaps the last reading is held."""
 
-    `series` has `lead` rows of context before the rows that count, in every recording; gaps hold the last reading.
-    """
+    def __init__(self, held: HeldBack, horizons: tuple[int, ...]) -> None:
+        self._held, self._horizons = held, horizons
+        self._starts = choose_starts(held)
+        self._filled = [hold_readings(x) for x in held.blocks.recordings]
 
-    series: Series
-    leads: tuple[int, ...]
-    horizons: tuple[int, ...] = HORIZONS
-    weights: tuple[float, ...] = WEIGHTS
-
-    def __call__(self, model: Autoregression) -> float:
-        """Return the mean NLL; infinite where forecasts are not finite."""
-        reach = max(self.horizons)
-        std = np.sqrt(model.forecast_variances(reach))
-        memory, terms = max(len(model.lags), 1), {h: [] for h in self.horizons}  # type: ignore[var-annotated]
-        for x, t, lead in zip(self.series.recordings, row_times(self.series), self.leads, strict=True):
-            held = np.concatenate([np.repeat(hold_readings(x)[:1], memory, axis=0), hold_readings(x)])
-            first, last = max(lead - 1, 0), len(x) - 2
-            if last < first:
-                continue
-            rows = np.unique(np.linspace(first, last, min(MAX_STARTS, last - first + 1)).round().astype(int))
-            histories = np.stack([held[row + 1 : row + 1 + memory] for row in rows])
-            means = model.forecast(histories, t[rows] + 1.0, min(reach, last - first + 1))
-            for h in self.horizons:
-                fits = rows + h < len(x)
-                if h <= len(means) and fits.any():
-                    terms[h].append(gaussian_nll(x[rows[fits] + h], means[h - 1][fits], std[h - 1]).ravel())
-        total = weight = 0.0
-        for share, each in zip(self.weights, terms.values(), strict=False):
-            found = np.concatenate(each)[~np.isnan(np.concatenate(each))] if each else np.zeros(0)
-            if len(found):
-                total, weight = total + share * float(found.mean()), weight + share
-        return total / weight if weight and np.isfinite(total) else 0.0 if not weight else np.inf
+    def __call__(self, model: Autoregression) -> Scored:
+        """Score a regression at the starts of `choose_starts`."""
+        reach, memory, terms = max(self._horizons), max(len(model.lags), 1), []
+        std = np.sqrt(np.maximum(model.forecast_variances(reach), LEAST_VARIANCE))
+        blocks = self._held.blocks
+        for r, (x, held, t) in enumerate(zip(blocks.recordings, self._filled, blocks.row_times, strict=True)):
+            rows = self._starts[1][self._starts[0] == r]
+            before = np.concatenate([np.repeat(held[:1], memory, axis=0), held])
+            means = model.forecast(np.stack([before[i + 1 : i + 1 + memory] for i in rows]), t[rows] + 1.0, reach)
+            later = np.concatenate([x, np.full((reach, x.shape[1]), np.nan)])
+            each = [gaussian_nll(later[rows + h], means[h - 1], std[h - 1]) for h in self._horizons]
+            terms.append(np.stack(each, axis=1))
+        return Scored.from_entries(np.concatenate(terms))
 
 
-def propose_structures(series: Series) -> Iterator[Structure]:
+def propose_structures(series: Series, most_latent: int) -> Iterator[Structure]:
     """List the structures that the rows suffice for, simple ones first; season and ridge are tried later."""
     N, rows = series.num_coordinates, series.num_steps
     for order in ORDERS:
-        cheap = order * N <= MOST_LATENT or order <= 1
+        cheap = (order + 1) * N <= min(MOST_LATENT, most_latent) or order <= 1
         if cheap and (order <= 1 or rows >= ROWS_PER_COEFFICIENT * (order * N + 1)):
             yield Structure(order)
             yield Structure(order, differenced=True)
     # Wide data: two full lags, and longer ones of the principal directions.
-    full = 2 if 2 * N <= WIDE_LATENT else 1
+    full = 2 if most_latent >= 2 * N else 1
     if 5 * N > MOST_LATENT:
         for reach in (0, 4, 6, 8):
-            rank = min(MOST_PRINCIPAL, N // 2, (WIDE_LATENT - full * N) // max(reach - full, 1)) if reach else 0
+            rank = min(MOST_PRINCIPAL, N // 2, (most_latent - full * N) // max(reach - full, 1)) if reach else 0
             if (not reach and full * N > MOST_LATENT) or rank >= 4:
                 yield Structure(full, reach, rank)
 
 
-def choose_structures(series: Series, part: Series, score: ForecastScore) -> list[tuple[float, Autoregression]]:
-    """Fit regressions to `part`; return them with their scores, the best first, one for each kind of structure.
+def choose_structures(
+    series: Series, part: Series, score: ForecastScore, most_latent: int = WIDE_LATENT
+) -> list[tuple[Scored, Autoregression]]:
+    """Fit regressions to `part`, each with its best ridge; return them with their scores, the best first.
 
     Args:
         series: All standardised rows, in which a period is looked for.
         part: The rows to fit.
+        most_latent: Bound on the latent size of their state-space models.
     """
-    complete, times = [interpolate(x) for x in part.recordings], row_times(part)
+    complete, times, N = [interpolate(x) for x in part.recordings], list(part.row_times), series.num_coordinates
 
-    def best_ridge(structures: Iterable[Structure]) -> list[tuple[float, Autoregression]]:
+    def best_ridge(structures: Iterable[Structure]) -> list[tuple[Scored, Autoregression]]:
         found = []
         for structure in structures:
             sums = _Sums(complete, times, structure)
@@ -337,14 +320,20 @@ def choose_structures(series: Series, part: Series, score: ForecastScore) -> lis
                 continue
             models = [sums.solve(ridge) for ridge in (RIDGES if sums.num_lags else RIDGES[:1])]
             scored = [(score(model), model) for model in map(_stabilise, models) if model is not None]
-            found += [min(scored, key=lambda pair: pair[0])] if scored else []
+            found += [min(scored, key=_mean)] if scored else []
         return found
 
-    ranked = sorted(best_ridge(propose_structures(part)), key=lambda pair: pair[0])
+    ranked = sorted(best_ridge(propose_structures(part, most_latent)), key=_mean)
     period = find_period(series)
     if period is not None and ranked:
         bases = [model.structure for _, model in ranked[:3]]
-        bases += [Structure(order) for order in (1, 2, 3) if order * series.num_coordinates <= MOST_LATENT]
-        seasons = {replace(s, period=period, harmonics=k, ridge=RIDGES[0]) for s in bases for k in HARMONICS if 2 * k <= period}
-        ranked = sorted(ranked + best_ridge(sorted(seasons, key=repr)), key=lambda pair: pair[0])
-    return ranked
+        bases += [Structure(order) for order in (1, 2, 3) if order * N <= MOST_LATENT]
+        seasons = {
+            replace(s, period=period, harmonics=k, ridge=0.0) for s in bases for k in HARMONICS if 2 * k <= period
+        }
+        ranked = sorted(ranked + best_ridge(sorted(seasons, key=repr)), key=_mean)
+    return [pair for pair in ranked if pair[1].latent_dim <= most_latent] or ranked
+
+
+def _mean(pair: tuple[Scored, Autoregression]) -> float:
+    return pair[0].mean

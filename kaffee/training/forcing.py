@@ -6,6 +6,7 @@ s_t = alpha where t is a multiple of the interval, else 0. Sparse identity forci
 Generalised teacher forcing: interval 1, 0 < alpha < 1. The loss compares zhat with the data; z is carried on.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -58,9 +59,14 @@ class _Start(NamedTuple):
     z: States
 
 
-def _force(z: States, x: Readings, mask: Seen, strength: Float[Array, ""], observation: ObservationMap) -> States:
-    target = jnp.where(mask, x, observation.observe(z))
-    return z + strength * (observation.overwrite(z, target) - z)
+def _make_force(observation: ObservationMap) -> Callable[[States, Readings, Seen, Float[Array, ""]], States]:
+    overwrite = observation.overwriter()
+
+    def force(z: States, x: Readings, mask: Seen, strength: Float[Array, ""]) -> States:
+        target = jnp.where(mask, x, observation.observe(z))
+        return z + strength * (overwrite(z, target) - z)
+
+    return force
 
 
 @eqx.filter_custom_vjp
@@ -75,11 +81,12 @@ def _run(start: _Start, strengths: _Strengths, observations: Observations) -> _F
 
 def _scan(start: _Start, strengths: _Strengths, observations: Observations) -> tuple[_ForcedRun, _Path]:
     observation, advance = observations.observation, start.core.stepper()
+    force = _make_force(observation)
 
     def body(z: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
         strength, x, mask = inputs
         predicted = advance(z)
-        forced = _force(predicted, x, mask, strength, observation)
+        forced = force(predicted, x, mask, strength)
         return forced, (observation.observe(predicted), forced, z)
 
     xs = (strengths, observations.x, observations.mask)
@@ -95,13 +102,14 @@ def _backward(
     before: _Path, run_bar: _ForcedRun, perturbed: Any, start: _Start, strengths: _Strengths, observations: Observations
 ) -> _Start:
     observation = observations.observation
+    force = _make_force(observation)
     states_bar = jnp.zeros_like(before) if run_bar.states is None else run_bar.states
     predictions_bar = jnp.zeros_like(observations.x) if run_bar.predictions is None else run_bar.predictions
 
     def body(z_bar: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         strength, x, mask, z, prediction_bar, state_bar = inputs
         # The forced state is affine in the prediction, so any point serves to pull back through it.
-        _, force_vjp = jax.vjp(lambda p: _force(p, x, mask, strength, observation), z)
+        _, force_vjp = jax.vjp(lambda p: force(p, x, mask, strength), z)
         predicted_bar = force_vjp(z_bar + state_bar)[0] + observation.lift(prediction_bar)
         return start.core.pull_back_mean(z, predicted_bar, with_core=False)[1], predicted_bar
 

@@ -1,7 +1,8 @@
-"""The guard, which rolls back updates that make free runs of a core worse, and the box around a trained core.
+"""The guard, which rolls back updates that make free runs or forecasts worse, and the box around a trained core.
 
 A likelihood of short windows hardly sees what a free run does after thousands of steps: it may rest or circle in a
-small part of the attractor (core collapse, section 4). The guard rolls back to the parameters of its last look if free
+small part of the attractor (core collapse, section 4); and a likelihood of few rows does not see that it learns them by
+heart. The guard rolls back to the parameters of its last look if free
 runs have become worse; the schedule of learning rates goes on, so that later steps from there are smaller.
 """
 
@@ -31,11 +32,25 @@ FACTOR, MARGIN = 2.0, 0.25
 NUM_WINDOWS, WINDOW_ROWS = 64, 256  # windows of training data whose filtered states a core is confined to
 
 
+# Nats per entry by which forecasts of held-back rows may be worse than the best so far; and how many looks in a row may
+# find them worse before training stops.
+NLL_MARGIN, PATIENCE = 0.02, 8
+
+
 class _Look(NamedTuple):
-    """Number of free runs that diverge or stay in a part of the attractor; nats from the data of the others, or inf."""
+    """What a guard sees of a model.
+
+    Attributes:
+        lost: Number of free runs that diverge, stay in a part of the attractor or live at a wall.
+        distance: Nats from the data of the others, or infinite.
+        nll: Of forecasts of held-back rows, if there are any.
+        noisy: Nats from the data of runs with noise.
+    """
 
     lost: int
     distance: float
+    nll: float = 0.0
+    noisy: float = 0.0
 
 
 class Guard(Protocol):
@@ -60,9 +75,13 @@ class FreeRunGuard:
     LEAST_ROWS = 200
 
     def __init__(
-        self, series: Series, every: int, finish: Callable[[StateSpaceModel], StateSpaceModel] = lambda model: model
+        self,
+        series: Series,
+        every: int,
+        finish: Callable[[StateSpaceModel], StateSpaceModel] = lambda model: model,
+        score: Callable[[StateSpaceModel], float] | None = None,
     ) -> None:
-        self.every, self._finish = every, finish
+        self.every, self._finish, self._score = every, finish, score
         rows = complete_rows(series)
         self._length = min(self.KEPT, max(series.lengths))
         self._starts = rows[evenly(len(rows), self.RUNS)]
@@ -95,20 +114,39 @@ class FreeRunGuard:
         lost = bare.trapped | bare.at_wall | (bare.find_periods(noisy) > 0)
         kicked = noisy.trapped | noisy.at_wall
         num_lost = bare.num_diverged + noisy.num_diverged + int(lost.sum()) + int(kicked.sum())
-        return _Look(num_lost, self._target.measure_together(bare.observations[~lost], self.ROWS))
+        nll = 0.0 if self._score is None else self._score(model)
+        core, shell = (
+            self._target.measure_together(runs.observations[~away], self.ROWS)
+            for runs, away in ((bare, lost), (noisy, kicked))
+        )
+        return _Look(num_lost, core, nll, shell)
+
+
+class ScoreGuard:
+    """Looks at a score of held-back rows alone."""
+
+    def __init__(self, every: int, score: Callable[[StateSpaceModel], float]) -> None:
+        self.every, self._score = every, score
+
+    def look(self, model: StateSpaceModel) -> _Look:
+        """Return the score."""
+        return _Look(0, 0.0, self._score(model))
 
 
 def apply_guard(guard: Guard, model: StateSpaceModel, state: TrainState, kept: TrainState) -> TrainState:
     """Return `state` if its model is no worse than the best so far; else roll back to that of the last look, `kept`."""
     memory = state.guard
     assert memory is not None
-    lost, distance = guard.look(model)
-    best = float(memory.distance)
-    worse = lost > int(memory.lost) or not distance <= FACTOR * best + MARGIN
+    lost, distance, nll, _ = guard.look(model)
+    best, lowest = float(memory.distance), float(memory.nll)
+    overfitted = not nll <= lowest + NLL_MARGIN
+    worse = overfitted or lost > int(memory.lost) or not distance <= FACTOR * best + MARGIN
     new = GuardState(
         lost=jnp.minimum(memory.lost, lost),
         distance=jnp.asarray(np.fmin(best, distance), memory.distance.dtype),
         sent_back=memory.sent_back + int(worse),
+        nll=jnp.asarray(np.fmin(lowest, nll), memory.nll.dtype),
+        in_a_row=(memory.in_a_row + 1) * int(overfitted),
     )
     return eqx.tree_at(lambda state: state.guard, _roll_back(state, kept) if worse else state, new)
 

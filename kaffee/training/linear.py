@@ -9,17 +9,19 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.likelihood import KAFFEE
+from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation
 from kaffee.model.statespace import Climate, Shell, StateSpaceModel
 from kaffee.training.adaptation import Adaptation, adapt
 from kaffee.training.autoregression import (
     STABLE,
+    WIDE_LATENT,
     Autoregression,
     ForecastScore,
     Structure,
@@ -27,19 +29,19 @@ from kaffee.training.autoregression import (
     fit_autoregression,
     harmonics,
     interpolate,
-    row_times,
 )
 from kaffee.training.loop import Schedule, Watcher
 from kaffee.training.optimiser import Optimiser
-from kaffee.training.selection import HeldBack, Judge, Scored, hold_back, scale_noise
+from kaffee.training.selection import LARGE_LATENT, HeldBack, Judge, Scored, hold_back, scale_noise
 
-# Nats per entry from the best regression: the simplest structure so close is worth a filter.
-CLOSE, VERY_CLOSE = 0.05, 0.005
+# Nats per entry from the best regression up to which a simpler one is as good, and to which it may be.
+CLOSE, MOST_CLOSE = 0.005, 0.1
 # Noisy readings of a state, or as good as none: a coordinate that repeats another one later (a delay embedding) can be
 # predicted exactly, but not by a filter that takes the other one's readings for noisy.
 PROCESS_SHARES = (0.5, 0.9, 0.99, 1.0)
 # As good as no noise: hardly above what a shell can hold.
 LEAST_STD = 5e-5
+GATE_STD = 1e-3
 BURN_IN, SCORED, MIN_ROWS = 8, 56, 8
 SETTINGS = Adaptation(
     scored=SCORED,
@@ -68,11 +70,12 @@ class LinearFit:
 def build_state_space(regression: Autoregression, series: Series, share: float = 0.5) -> StateSpaceModel:
     """Build a state-space model of a regression: x_t in coordinates where Q is u^2 times 1, its lags, its harmonics.
 
-        z = (L^-1 x_t, x_{t-1}, ..., x_{t-p+1}, U' x_{t-p}, ..., U' x_{t-q+1}, o_{t+1}),  x_t = [L 0 ... 0] z,  Q = u^2 L L'
+        z = (L^-1 x_t, x_{t-1}, ..., x_{t-p+1}, U' x_{t-p}, ..., U' x_{t-q+1}, o_{t+1}),
+        x_t = [L 0 ... 0] z,  Q = u^2 L L'
 
     So the diagonal Gamma of the shell stands for noise that is correlated between coordinates as the residuals are.
-    `share` of the residuals' variance is process noise, the rest observation noise. The harmonics are oscillators, whose
-    phase a filter finds. The climate is that of such states of a standardised series.
+    `share` of the residuals' variance is process noise, the rest observation noise. The harmonics are oscillators,
+    whose phase a filter finds. The climate is that of such states of a standardised series.
     """
     A, C, U, H = regression.A, regression.C, regression.U, regression.H
     N, J, K = len(regression.c), H.shape[1], U.shape[1]
@@ -125,7 +128,7 @@ def _build_states(
 ) -> Float[np.ndarray, "S M"]:
     """Build the latent state of every row of a standardised series that has all its lags; gaps are interpolated."""
     tables, reach = [], order + len(regression.C)
-    for x, t in zip(series.recordings, row_times(series), strict=True):
+    for x, t in zip(series.recordings, series.row_times, strict=True):
         x = interpolate(x)
         rows = np.arange(min(reach - 1, len(x) - 1), len(x))
         lag = [x[np.maximum(rows - k, 0)] for k in range(reach)]
@@ -140,6 +143,44 @@ def _stabilise(model: StateSpaceModel, radius: float) -> StateSpaceModel:
     A = np.asarray(model.core.A, np.float64)
     found = float(np.abs(np.linalg.eigvals(A)).max())
     return model if found <= radius + 1e-6 else model.replace(core=Linear(_single(A * radius / found), model.core.h))
+
+
+def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -> StateSpaceModel:
+    """Turn a linear model with a climate into an AL-RNN that does the same, with gates that are silent at first.
+
+    Its linear units carry the linear dynamics. A gate is a random direction of the climate beyond a random threshold,
+    both in units of its spread; what gates give back begins at zero, so that training starts no worse than linear.
+    """
+    assert isinstance(model.core, Linear)
+    assert isinstance(model.observation, LinearObservation)
+    assert model.climate is not None
+    mean, covariance = (np.asarray(each, np.float64) for each in model.climate.moments())
+    directions, thresholds = (
+        jax.random.normal(k, shape)
+        for k, shape in zip(jax.random.split(key), ((num_gates, model.latent_dim), (num_gates,)), strict=True)
+    )
+    V = np.asarray(directions, np.float64)
+    V /= np.sqrt(np.einsum("pi,ij,pj->p", V, covariance, V))[:, None]
+    A, M = np.asarray(model.core.A, np.float64), model.latent_dim
+    W = np.zeros((M + num_gates,) * 2)
+    W[:M, :M], W[M:, :M] = A - np.diag(np.diag(A)), V
+    shift = -V @ mean - np.asarray(thresholds, np.float64)
+    silent, E = np.zeros(num_gates), np.asarray(model.embedding, np.float64)
+    process = np.exp(np.asarray(model.shell.log_process_std, np.float64))
+    B = np.asarray(model.observation.B, np.float64)
+    return StateSpaceModel(
+        core=ALRNN(
+            _single(np.concatenate([np.diag(A), silent])),
+            _single(W),
+            _single(np.concatenate([np.asarray(model.core.h), shift])),
+            num_gates=num_gates,
+        ),
+        shell=Shell.from_std(
+            np.concatenate([process, np.full(num_gates, GATE_STD)]), jnp.exp(model.shell.log_observation_std)
+        ),
+        observation=LinearObservation(_single(np.hstack([B, np.zeros((len(B), num_gates))]))),
+        embedding=_single(np.vstack([E, V @ E])),
+    )
 
 
 class _Best(Watcher):
@@ -167,7 +208,12 @@ def _adapt_settings(memory: int, model: StateSpaceModel, series: Series) -> Adap
 
 
 def fit_linear(
-    standard: Series, held: HeldBack | None = None, judge: Judge | None = None, *, seed: int = 0
+    standard: Series,
+    held: HeldBack | None = None,
+    judge: Judge | None = None,
+    *,
+    most_latent: int | None = None,
+    seed: int = 0,
 ) -> LinearFit:
     """Fit a linear state-space model of x_t, its lags and its season to a standardised series.
 
@@ -175,6 +221,9 @@ def fit_linear(
     stop, are chosen by forecasts of held-back rows, so that few rows of many coordinates do no harm. Then the
     regression is done again with all rows, moved by what the likelihood had changed, and its noise scaled by what
     held-back rows asked for.
+
+    Args:
+        most_latent: Bound on the number of latent coordinates.
     """
     if max(standard.lengths) < MIN_ROWS:
         raise DataError(
@@ -183,16 +232,23 @@ def fit_linear(
         )
     held = held or hold_back(standard)
     judge = judge or Judge(held)
-    ranked = choose_structures(standard, held.part, ForecastScore(held.blocks, held.leads, judge.horizons))
+    score = ForecastScore(held, judge.horizons)
+    ranked = choose_structures(standard, held.part, score, most_latent or WIDE_LATENT)
     best = ranked[0][0]
 
-    def simplest(margin: float) -> Autoregression:
-        return min((m for score, m in ranked if score <= best + margin), key=lambda m: (m.A.size + m.C.size + m.H.size))
+    def is_close(other: Scored, share: float) -> bool:
+        gain, error = best.gain_over(other)
+        return gain <= max(min(share * error, MOST_CLOSE), CLOSE)
 
-    candidates = {id(m): m for m in (simplest(CLOSE), simplest(VERY_CLOSE))}.values()
+    def simplest(share: float) -> Autoregression:
+        return min((model for scored, model in ranked if is_close(scored, share)), key=lambda model: model.latent_dim)
+
+    # No worse than the best within a standard error, or by a hair; a filter judges both.
+    candidates = {id(model): model for model in (simplest(1.0), simplest(0.0))}.values()
+    large = min(model.latent_dim for model in candidates) > LARGE_LATENT
     starts = [
         (regression, share, build_state_space(regression, held.part, share))
-        for regression, share in product(candidates, PROCESS_SHARES)
+        for regression, share in product(candidates, PROCESS_SHARES[-2:] if large else PROCESS_SHARES)
     ]
     scores = [judge.score(model).mean for _, _, model in starts]
     regression, share, start = starts[int(np.argmin(scores))]
@@ -207,11 +263,13 @@ def fit_linear(
     part, scales = judge.calibrate(watcher.model or start)
     again = build_state_space(fit_autoregression(standard, structure), standard, share)
     # The change that the likelihood made, on top of the regression of all rows.
-    moved = jax.tree.map(lambda a, b, c: a + (b - c), *((m.core, m.shell) for m in (again, watcher.model or start, start)))
+    moved = jax.tree.map(
+        lambda a, b, c: a + (b - c), *((m.core, m.shell) for m in (again, watcher.model or start, start))
+    )
     model = _stabilise(scale_noise(again.replace(core=moved[0], shell=moved[1]), *scales), radius)
     scored = judge.score(part)
     # Held-back rows are now among what it was fitted to: only a failure is worse there.
-    model = model if judge.score(model).mean < scored.mean + CLOSE else part
+    model = model if judge.score(model).mean < scored.mean + MOST_CLOSE else part
     return LinearFit(model, part, structure, scored, watcher.update)
 
 

@@ -19,7 +19,7 @@ from kaffee.data.windows import WindowSampler
 from kaffee.errors import ConfigError
 from kaffee.filtering.recursion import Outcome, decode_outcome
 from kaffee.model.statespace import StateSpaceModel, trainable
-from kaffee.training.guard import Guard, apply_guard
+from kaffee.training.guard import PATIENCE, Guard, apply_guard
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.update import Objective, TrainState, initial_state, one_update
 
@@ -85,7 +85,7 @@ class Trained:
         done = f"{len(self.losses)} updates, {self.skipped} skipped"
         if self.sent_back:
             often = "once" if self.sent_back == 1 else f"{self.sent_back} times"
-            done = f"{done}, rolled back {often} for worse free runs"
+            done = f"{done}, rolled back {often} for worse free runs or forecasts"
         if not self.skipped:
             return done
         verdict = "" if self.completed else "; the run could not recover and stopped"
@@ -191,6 +191,8 @@ def train(
             watcher.visited(done, model_at(state))
             if done % schedule.save_every == 0 and done < schedule.num_updates:
                 save_kept()
+            if state.guard is not None and int(state.guard.in_a_row) >= PATIENCE:
+                break  # what there is to learn has been learnt
     except KeyboardInterrupt:
         save_kept()
         raise

@@ -14,12 +14,15 @@ from kaffee.errors import ConfigError
 from kaffee.filtering.likelihood import Score
 from kaffee.model.statespace import StateSpaceModel, split_residuals
 from kaffee.training.forcing import Forcing, forced_errors, forcing_loss
+from kaffee.training.guard import ScoreGuard
 from kaffee.training.loop import Schedule, Trained, Watcher, train
 from kaffee.training.optimiser import Optimiser
 
 PAPER_OPTIMISER = Optimiser("radam", learning_rate=1e-3, final_learning_rate=1e-5)
 ResidualKind = Literal["every_step", "sparse"]
 _PIECE = 10
+# Looks at held-back rows; and how much of a change in their error counts: one of 10 % is what a guard lets pass.
+NUM_LOOKS, GUARDED = 20, 0.4
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,15 @@ def pretrain(
     settings: Pretraining,
     *,
     seed: int,
+    held_back: Series | None = None,
     watcher: Watcher | None = None,
     save: Callable[..., Any] | None = None,
     **resume: Any,
 ) -> Trained:
     """Train core and embedding on a standardised series; the shell is not used.
 
-    Gates are hard here, as in the AL-RNN literature; the straight-through surrogate belongs to KAFFEE.
+    Gates are hard here, as in the AL-RNN literature; the straight-through surrogate belongs to KAFFEE. Updates after
+    which held-back rows are predicted worse are rolled back.
     """
     return train(
         model.exact(),
@@ -72,9 +77,26 @@ def pretrain(
         schedule=settings.schedule,
         seed=seed,
         watcher=watcher,
+        guard=build_guard(held_back, settings, model.dtype),
         save=save,
         **resume,
     )
+
+
+def build_guard(held_back: Series | None, settings: Pretraining, dtype: Any = jnp.float32) -> ScoreGuard | None:
+    """Build the guard of pretraining, by the logarithm of the forced error of held-back rows; None without any."""
+    if held_back is None:
+        return None
+    x, mask = padded(held_back, dtype)
+
+    def score(model: StateSpaceModel) -> float:
+        # A margin of nats is then a share of the error, half of it since errors count in squares.
+        return GUARDED * 0.5 * float(jnp.log(_forcing_loss(model, x, mask, settings.forcing)))
+
+    return ScoreGuard(max(settings.schedule.num_updates // NUM_LOOKS, 1), score)
+
+
+_forcing_loss = eqx.filter_jit(forcing_loss)
 
 
 @eqx.filter_jit

@@ -1,15 +1,14 @@
 """Model selection inside a fit: rows held back from training, forecasts of them, noise scales calibrated on them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 from scipy.optimize import minimize
 
 from kaffee.data.series import Series
@@ -21,19 +20,23 @@ from kaffee.filtering.sweep import batch_recordings, sweep
 from kaffee.metrics.scores import gaussian_nll
 from kaffee.model.maps import Linear
 from kaffee.model.statespace import Shell, StateSpaceModel
-from kaffee.training.autoregression import HORIZONS, WEIGHTS, row_times
 
 HELD_BACK = 0.2
 """Share of the training rows that no gradient sees."""
 BLOCK_ROWS, MOST_BLOCKS = 1_000, 4
 """A recording has one block of held-back rows for so many rows, the last at its end."""
 LEAD = 64
+HORIZONS, WEIGHTS = (1, 4, 16), (0.5, 0.25, 0.25)
 """Rows before each block from which a filter finds the state."""
+HORIZONS, WEIGHTS = (1, 4, 16), (0.5, 0.25, 0.25)
+"""Steps ahead at which forecasts of held-back rows are scored, and what each counts."""
 MAX_STARTS, MEMBERS = 256, 64
 SCALES = (-1.5, 3.0)
 """Bounds of the logarithm of calibrated noise scales: what is calibrated is not rebuilt."""
 NUM_BLOCKS = 16
-LEAST_STD = 1e-3
+LARGE_LATENT = 64
+"""Beyond it every score takes seconds."""
+LEAST_STD, HALF_WIDTH = 1e-3, 1.6448536269514722
 _SEED = 0
 
 
@@ -50,8 +53,8 @@ def hold_back(series: Series, share: float = HELD_BACK) -> HeldBack:
 
     Recordings too short to be cut are trained on as they are.
     """
-    times = row_times(series) if series.times is None else series.times
-    series = replace(series, times=tuple(np.asarray(t, float) for t in times))
+    if series.times is None:
+        series = replace(series, times=series.row_times)  # blocks must know where in a period they are
     train, blocks, leads = [], [], []
     for r, T in enumerate(series.lengths):
         count = min(max(T // BLOCK_ROWS, 1), MOST_BLOCKS)
@@ -65,33 +68,56 @@ def hold_back(series: Series, share: float = HELD_BACK) -> HeldBack:
     return HeldBack(series.take(train), series.take(blocks), tuple(leads))
 
 
+def choose_starts(held: HeldBack) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
+    """Choose the block and the row of up to `MAX_STARTS` forecasts of held-back rows."""
+    pairs = zip(held.blocks.lengths, held.leads, strict=True)
+    rows = np.array([(r, row) for r, (T, lead) in enumerate(pairs) for row in range(max(lead - 1, 0), T - 1)])
+    some = np.unique(np.linspace(0, len(rows) - 1, min(MAX_STARTS, len(rows))).round().astype(int))
+    return rows[some, 0], rows[some, 1]
+
+
 class Scored(NamedTuple):
-    """NLL per entry of forecasts at each start and horizon, NaN where nothing was read, and shares inside 90 % bands."""
+    """NLL per entry of forecasts at each start and horizon, NaN if nothing was read, and shares inside 90 % bands."""
 
     nll: Float[np.ndarray, "S H"]
-    coverage: Float[np.ndarray, " H"]
+    coverage: Float[np.ndarray, " H"] | None = None
+
+    @classmethod
+    def from_entries(
+        cls, entries: Float[np.ndarray, "S H N"], inside: Bool[np.ndarray, "S H N"] | None = None
+    ) -> "Scored":
+        """Average the NLL over coordinates that were read, NaN where they were not."""
+        seen = ~np.isnan(entries)
+        nll = np.where(seen, entries, 0.0).sum(axis=2) / np.maximum(seen.sum(axis=2), 1)
+        nll[~seen.any(axis=2)] = np.nan
+        if inside is None:
+            return cls(nll)
+        return cls(nll, np.where(seen, inside, 0).sum(axis=(0, 2)) / np.maximum(seen.sum(axis=(0, 2)), 1))
 
     @property
     def mean(self) -> float:
         """The mean over starts, weighted over horizons; infinite if a forecast failed."""
-        value = float(np.sum(self._weights() * np.nanmean(self.nll, axis=0)))
+        read = ~np.isnan(self.nll).all(axis=0)
+        weights = read * np.array(WEIGHTS[: self.nll.shape[1]])
+        value = float(weights[read] @ np.nanmean(self.nll[:, read], axis=0) / weights.sum()) if read.any() else 0.0
         return value if np.isfinite(value) else np.inf
-
-    def _weights(self) -> Float[np.ndarray, " H"]:
-        weights = np.array(WEIGHTS[: self.nll.shape[1]])
-        return weights / weights.sum()
 
     def gain_over(self, other: "Scored") -> tuple[float, float]:
         """Compute how many nats per entry better this is than another on the same starts, and the standard error.
 
         The error is that of means of blocks of neighbouring starts, whose forecasts have much in common.
         """
-        difference = (other.nll - self.nll) @ self._weights()
-        known = difference[~np.isnan(difference)]
-        if not np.isfinite(known).all() or len(known) < 2:
-            return (self.mean < other.mean) * np.inf if np.isfinite(self.mean) else -np.inf, 0.0
-        means = np.array([each.mean() for each in np.array_split(known, min(NUM_BLOCKS, len(known)))])
-        return float(known.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
+        if not (np.isfinite(self.mean) and np.isfinite(other.mean)):
+            return np.inf if self.mean < other.mean else -np.inf, 0.0
+        weights = np.array(WEIGHTS[: self.nll.shape[1]])
+        difference = other.nll - self.nll
+        read = ~np.isnan(difference)
+        each = np.where(read, difference, 0.0) @ weights / np.maximum(read @ weights, 1e-12)
+        each = each[read.any(axis=1)]
+        if len(each) < 2:
+            return other.mean - self.mean, 0.0
+        means = np.array([block.mean() for block in np.array_split(each, min(NUM_BLOCKS, len(each)))])
+        return other.mean - self.mean, float(means.std(ddof=1) / np.sqrt(len(means)))
 
 
 class Judge:
@@ -100,43 +126,39 @@ class Judge:
     def __init__(self, held: HeldBack, horizons: Sequence[int] = HORIZONS) -> None:
         blocks, leads = held.blocks, held.leads
         longest = max(T - lead for T, lead in zip(blocks.lengths, leads, strict=True))
+        # Rows that err together tell about noise no more than one of them.
+        self._independent = sum(T - lead for T, lead in zip(blocks.lengths, leads, strict=True)) / max(
+            2.0 * held.part.decorrelation_time, 1.0
+        )
         self.horizons = tuple(h for h in horizons if h == 1 or h <= longest // 3)
-        rows = [
-            (r, row)
-            for r, (T, lead) in enumerate(zip(blocks.lengths, leads, strict=True))
-            for row in range(max(lead - 1, 0), T - 1)
-        ]
-        some = np.unique(np.linspace(0, len(rows) - 1, min(MAX_STARTS, len(rows))).round().astype(int))
-        chosen = np.array([rows[i] for i in some])
-        self._starts = (chosen[:, 0], chosen[:, 1])
+        self._starts = choose_starts(held)
+        recordings, rows = self._starts
         self._x = batch_recordings(blocks, jnp.float32)
-        padded = np.concatenate([np.asarray(self._x, np.float64), np.full((max(self.horizons),) + self._x.shape[1:], np.nan)])
-        self._later = np.stack([padded[chosen[:, 1] + h, chosen[:, 0]] for h in self.horizons], axis=1)
+        beyond = np.full((max(self.horizons), *self._x.shape[1:]), np.nan)
+        padded = np.concatenate([np.asarray(self._x, np.float64), beyond])
+        self._later = np.stack([padded[rows + h, recordings] for h in self.horizons], axis=1)
 
     def score(self, model: StateSpaceModel) -> Scored:
         """Score forecasts: exact moments of a linear model, those of an ensemble of any other."""
         mean, std = (np.asarray(a, np.float64) for a in self._forecast(model))
-        std = np.maximum(std, LEAST_STD)
-        later, seen = self._later, ~np.isnan(self._later)
+        std, later = np.maximum(std, LEAST_STD), self._later
         with np.errstate(all="ignore"):
             nll = np.where(np.isfinite(mean) & np.isfinite(std), gaussian_nll(later, mean, std), np.inf)
-            terms = np.where(seen, nll, 0.0).sum(axis=2) / np.maximum(seen.sum(axis=2), 1)
-            inside = (np.abs(later - mean) <= 1.6448536 * std)
-        terms[~seen.any(axis=2)] = np.nan
-        covered = np.where(seen, inside, 0).sum(axis=(0, 2)) / np.maximum(seen.sum(axis=(0, 2)), 1)
-        return Scored(terms, covered)
+            inside = np.abs(later - mean) <= HALF_WIDTH * std
+        return Scored.from_entries(np.where(np.isnan(later), np.nan, nll), inside)
 
     def _forecast(self, model: StateSpaceModel) -> tuple[Array, Array]:
-        recordings, rows = self._starts
-        beliefs = sweep(model, Recursion(), self._x, gate=make_gate(), keep=None, starts=(recordings, rows)).beliefs
+        beliefs = sweep(model, Recursion(), self._x, gate=make_gate(), keep=None, starts=self._starts).beliefs
+        # Moments of a linear model are exact.
+        ahead = _carry if isinstance(model.core, Linear) else _spread
+        mean, std = ahead(model, beliefs, max(self.horizons))
         chosen = np.array(self.horizons) - 1
-        if isinstance(model.core, Linear):
-            return jax.tree.map(lambda a: a[:, chosen], _carry(model, beliefs, max(self.horizons)))
-        return jax.tree.map(lambda a: a[:, chosen], _spread(model, beliefs, max(self.horizons)))
+        return mean[:, chosen], std[:, chosen]
 
     def calibrate(self, model: StateSpaceModel) -> tuple[StateSpaceModel, tuple[float, float]]:
         """Scale all process noise and all observation noise so that forecasts of held-back rows are most likely.
 
+        What n independent rows say about a variance is uncertain; predictions are wider by 1 + 2 / n for it.
         Returns the model, and the logarithms of the two factors of standard deviations.
         """
 
@@ -147,11 +169,13 @@ class Judge:
             return min(score, 1e6) + outside + 1e-3 * float(np.sum(scales**2))
 
         simplex = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5]])
-        found = minimize(objective, np.zeros(2), method="Nelder-Mead",
-                         options={"initial_simplex": simplex, "maxfev": 24, "xatol": 0.02, "fatol": 1e-4})
+        most = 24 if model.latent_dim <= LARGE_LATENT else 10
+        options = {"initial_simplex": simplex, "maxfev": most, "xatol": 0.02, "fatol": 1e-4}
+        found = minimize(objective, np.zeros(2), method="Nelder-Mead", options=options)
         scales = np.clip(found.x, *SCALES)
         if not found.fun < objective(np.zeros(2)):
             scales = np.zeros(2)
+        scales = scales + 0.5 * np.log1p(2.0 / max(self._independent, 1.0))
         return scale_noise(model, *scales), (float(scales[0]), float(scales[1]))
 
 
@@ -178,9 +202,7 @@ def _carry(model: StateSpaceModel, beliefs: Belief, num_steps: int) -> tuple[Arr
 @eqx.filter_jit
 def _spread(model: StateSpaceModel, beliefs: Belief, num_steps: int) -> tuple[Array, Array]:
     """Forecast by an ensemble; the observation noise is added to its variance exactly."""
-    members = forecast_ensemble(
-        model, beliefs, num_steps, MEMBERS, key=jax.random.key(_SEED), observation_noise=False
-    )
+    members = forecast_ensemble(model, beliefs, num_steps, MEMBERS, key=jax.random.key(_SEED), observation_noise=False)
     members = jnp.clip(members, -DIVERGENCE_BOUND, DIVERGENCE_BOUND)
     variance = jnp.var(members, axis=0, ddof=1) + model.shell.observation_variance()
     return jnp.mean(members, axis=0), jnp.sqrt(variance)

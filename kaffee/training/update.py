@@ -22,17 +22,20 @@ class Objective(Protocol):
 
 
 class GuardState(eqx.Module):
-    """The memory of a guard (`kaffee.training.guard`): best results so far, number of rollbacks."""
+    """The memory of a guard (`kaffee.training.guard`): best results so far, rollbacks, and how many in a row."""
 
     lost: Int[Array, ""]
     distance: Float[Array, ""]
     sent_back: Int[Array, ""]
+    nll: Float[Array, ""]
+    in_a_row: Int[Array, ""]
 
     @classmethod
     def initial(cls) -> "GuardState":
         """Build a memory that any result improves."""
         most = jnp.array(jnp.iinfo(jnp.int32).max, jnp.int32)
-        return cls(most, jnp.array(jnp.inf, jnp.float32), jnp.zeros((), jnp.int32))
+        infinite, zero = jnp.array(jnp.inf, jnp.float32), jnp.zeros((), jnp.int32)
+        return cls(most, infinite, zero, infinite, zero)
 
 
 class TrainState(eqx.Module):

@@ -1,0 +1,96 @@
+"""The ladder of models: a linear state space, then an AL-RNN that starts from it; held-back rows choose."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kaffee.data.series import Series
+from kaffee.fitting.settings import FitSettings
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.training.guard import FreeRunGuard
+from kaffee.training.linear import LinearFit, fit_linear, with_gates
+from kaffee.training.selection import HeldBack, Judge, Scored, hold_back
+
+# Nats per entry that forecasts must be better for free runs with noise that are worse than those of the linear model.
+WORTH_IT = 0.1
+# Of its own distance, and in nats: a linear model's free runs are no better if they are only so much closer.
+AS_GOOD, NATS = 1.1, 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Climbing:
+    """Held-back rows of a fit, its linear model, and the start of its AL-RNN; None: the linear model is all."""
+
+    rows: Series
+    held: HeldBack
+    judge: Judge
+    linear: LinearFit
+    start: StateSpaceModel | None
+    forced: bool = False
+
+
+def prepare(rows: Series, settings: FitSettings) -> Climbing:
+    """Fit the linear model to standardised rows and build the AL-RNN that begins as a linear model of few lags."""
+    held = hold_back(rows)
+    judge, seed = Judge(held), settings.seed
+    linear = fit_linear(rows, held, judge, seed=seed)
+    if settings.rung == "linear":
+        return Climbing(rows, held, judge, linear, None)
+    M = settings.core.resolved_dim(rows.num_coordinates)
+    gates = settings.core.num_gates or max(M // 4, 1)
+    base, room = linear, max(M - gates, rows.num_coordinates)
+    if linear.part.latent_dim > room:
+        # A core with gates remembers by itself: it needs fewer lags than a linear filter.
+        base = fit_linear(rows, held, judge, most_latent=room, seed=seed)
+    gates = max(M - base.part.latent_dim, 1)
+    start = with_gates(base.part, gates, key=settings.keys()["core"])
+    return Climbing(rows, held, judge, linear, start, settings.rung == "alrnn")
+
+
+def choose(climbing: Climbing, trained: StateSpaceModel) -> tuple[StateSpaceModel, dict[str, Any]]:
+    """Calibrate a trained AL-RNN on the held-back rows, and choose between it and the linear model.
+
+    The simpler wins within one standard error. Free runs with noise that are farther from the data than the linear
+    model's must be paid for by forecasts. Returns the chosen model and the table of rungs.
+    """
+    judge, linear = climbing.judge, climbing.linear
+    calibrated, scales = judge.calibrate(trained)
+    scored = judge.score(calibrated)
+    gain, error = scored.gain_over(linear.scored)
+    better = gain > error
+    looks = {}
+    if FreeRunGuard.possible(climbing.rows):
+        guard = FreeRunGuard(climbing.rows, every=1)
+        looks = {"linear": guard.look(linear.part), "alrnn": guard.look(calibrated)}
+        farther = not looks["alrnn"].noisy <= AS_GOOD * looks["linear"].noisy + NATS
+        better = better and (not farther or gain > max(WORTH_IT, 2.0 * error))
+    better = better or climbing.forced
+    chosen = "alrnn" if better else "linear"
+    rungs = {
+        "chosen": chosen,
+        "gain": gain,
+        "error": error,
+        "horizons": judge.horizons,
+        "structure": linear.structure.describe(),
+        "scales": scales,
+        "linear": _describe(linear.scored, linear.model, looks.get("linear")),
+        "alrnn": _describe(scored, calibrated, looks.get("alrnn")),
+    }
+    return calibrated if better else linear.model, rungs
+
+
+def _describe(scored: Scored, model: StateSpaceModel, look: Any) -> dict[str, Any]:
+    free = {} if look is None else {"lost": look.lost, "d_stsp": look.distance, "d_stsp_noisy": look.noisy}
+    with np.errstate(all="ignore"):
+        nll = np.nanmean(scored.nll, axis=0)
+    return {"latent_dim": model.latent_dim, "nll": nll, "coverage_90": scored.coverage, **free}
+
+
+def describe_rungs(rungs: dict[str, Any]) -> str:
+    """Say which rung won, and by how much."""
+    gain, error = rungs["gain"], rungs["error"]
+    by = f"{abs(gain):.3f} ± {error:.3f} nats per reading {'better' if gain > 0 else 'worse'} on held-back rows"
+    if rungs["chosen"] == "linear":
+        return f"The linear model ({rungs['structure']}) is kept: the AL-RNN is {by}."
+    return f"The AL-RNN is kept: it is {by} than the linear model ({rungs['structure']})."
