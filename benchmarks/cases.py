@@ -166,9 +166,9 @@ def _eeg64(seed: int) -> Series:
         filtered = lfilter([(1.0 - pole) ** 2], [1.0, -2.0 * pole, pole**2], values, axis=0)
         return filtered / filtered.std()
 
-    sources = smooth(_oscillations(rng, 10_000, rng.uniform(40.0, 200.0, 20), 0.995), 0.9)
+    sources = smooth(_oscillations(rng, 10_000, rng.uniform(40.0, 200.0, 20), 0.995), 0.8)
     channels = sources @ rng.standard_normal((20, 64)) / 20**0.5
-    channels += 0.02 * smooth(rng.standard_normal(channels.shape), 0.9)
+    channels += 0.02 * smooth(rng.standard_normal(channels.shape), 0.8)
     return Series.from_arrays(channels, name="eeg64_like")
 
 
