@@ -21,7 +21,8 @@ from kaffee.data.gaps import evenly
 from kaffee.metrics.scores import STD_FLOOR, gaussian_nll
 from kaffee.metrics.spectra import autocorrelation
 
-NUM_STARTS = 200
+NUM_STARTS, MANY_STARTS = 200, 1000
+"""Of forecasts that are scored, and that choose settings: many recordings have few rows for long horizons each."""
 VALIDATION = 0.2
 ORDERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 RIDGES = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0)
@@ -79,7 +80,7 @@ class Task:
         """The same task within the training rows."""
         values = tuple(x[:cut] for x, cut in zip(self.values, self.cuts, strict=True))
         cuts = tuple(max(int((1.0 - VALIDATION) * len(x)), 1) for x in values)
-        return Task(values, cuts, spread_starts([len(x) for x in values], cuts), self.horizons)
+        return Task(values, cuts, spread_starts([len(x) for x in values], cuts, MANY_STARTS), self.horizons)
 
 
 def spread_starts(lengths: Sequence[int], cuts: Sequence[int], count: int = NUM_STARTS) -> Starts:
@@ -312,17 +313,26 @@ def _neighbours(train: Recordings, lags: int) -> dict[Any, Any]:
     # Rows of all recordings one after the other, so that a later row is one index.
     everything, offset = np.concatenate(long), np.concatenate([[0], np.cumsum(lengths)[:-1]])
 
-    def predict(setting: tuple[int, float], task: Task) -> np.ndarray:
-        count, ridge = setting
+    @cache
+    def search(task: Task, h: int) -> tuple[np.ndarray, np.ndarray]:
+        """Delay vectors at the starts, and their neighbours with a row h steps later, nearest first."""
         padded = tuple(np.concatenate([np.repeat(x[:1], lags - 1, axis=0), x]) for x in task.filled)
         now = np.hstack([task.starts.ahead(padded, lags - 1 - k) for k in range(lags)])
+        usable = np.flatnonzero(rows + h < lengths[recording])
+        if not len(usable):
+            return now, np.zeros((len(now), 0), int)
+        count = min(max(NEIGHBOURS), len(usable))
+        return now, usable[cKDTree(library[usable]).query(now, np.arange(1, count + 1))[1]]
+
+    def predict(setting: tuple[int, float], task: Task) -> np.ndarray:
+        count, ridge = setting
         means = []
         for h in task.horizons:
-            usable = np.flatnonzero(rows + h < lengths[recording])
-            if len(usable) < 4:
+            now, near = search(task, h)
+            if near.shape[1] < FEWEST:
                 means.append(np.zeros((len(now), everything.shape[1])))
                 continue
-            near = usable[cKDTree(library[usable]).query(now, min(count, len(usable)))[1]]
+            near = near[:, :count]
             X, Y = library[near], everything[offset[recording[near]] + rows[near] + h]
             x0, y0 = X.mean(axis=1, keepdims=True), Y.mean(axis=1, keepdims=True)
             G, C = (X - x0).swapaxes(1, 2) @ (X - x0), (X - x0).swapaxes(1, 2) @ (Y - y0)

@@ -221,6 +221,8 @@ def main() -> None:
     # In a file or pipe nothing needs to be split.
     console = Console() if sys.stdout.isatty() else Console(width=200)
     for i, (case, seed, arm) in enumerate(todo, 1):
+        if result_path(case, seed, arm).exists():
+            continue  # by another process that runs the same command
         began = time.perf_counter()
         try:
             write_json(result_path(case, seed, arm), jsonable(measure(case, seed, arm, overrides), digits=5))

@@ -71,6 +71,8 @@ class Outcome(NamedTuple):
         own = self.arm["forecasts"][h] if self.worked else None
         if own is None or own["nll"] is None or None in own["blocks"]:
             return np.inf, 0.0
+        if best["nll"] is None:
+            return -np.inf, 0.0
         difference = np.array(own["blocks"]) - np.array(best["blocks"])
         return own["nll"] - best["nll"], float(difference.std(ddof=1) / len(difference) ** 0.5)
 
