@@ -77,6 +77,16 @@ def test_simulations_follow_their_seed(name: str) -> None:
     assert np.isfinite(first).all()
 
 
+def test_a_gap_of_nats_is_no_chance() -> None:
+    """A few huge scores have a huge spread, which must not excuse them."""
+    best = {"nll": 1.0, "blocks": [1.0] * 5}
+    own = {"nll": 100.0, "blocks": [1.0, 1.0, 1.0, 1.0, 496.0]}
+    one = suite_tables.Outcome({"forecasts": {"1": own}}, {"methods": {"var": {"1": best}, "climatology": {"1": best}}})
+    assert one.is_worse("1")
+    close = {"nll": 1.2, "blocks": [1.0, 1.0, 1.0, 1.0, 2.0]}
+    assert not one._replace(arm={"forecasts": {"1": close}}).is_worse("1")
+
+
 def test_tables_mark_what_is_worse() -> None:
     task, _ = suite.make_task(Series.from_arrays(ar1(1500)))
     good, climate = baselines.autoregression(task)[0], baselines.climatology(task)
