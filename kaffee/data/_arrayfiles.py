@@ -26,7 +26,7 @@ _DAMAGED = (
     *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
     *(NotImplementedError, RuntimeError),
 )
-_TIMES = re.compile(r"(t|time|times)(_\d+)?", re.IGNORECASE)
+_TIMES = re.compile(r"(t|times?|timestamps?|dates?|datetimes?)(_\d+)?", re.IGNORECASE)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # An archive may unpack to this many bytes, or to so many times its size: measurements do not compress better.
 _UNPACKED, _RATIO = 2**30, 100
@@ -188,7 +188,7 @@ def open_parquet(path: Path) -> Table:
     arrow = require_pyarrow(str(path))
     types, content = arrow.types, path.read_bytes()
     try:
-        table = arrow.parquet.ParquetFile(arrow.BufferReader(content)).read()
+        table = arrow.parquet.ParquetFile(arrow.BufferReader(content), page_checksum_verification=True).read()
         table.validate(full=True)
     except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = (str(error).splitlines() or [""])[0][:150]

@@ -138,6 +138,12 @@ class Series:
         steps = [step for t in self.times or () if (step := mean_step(t)) is not None]
         return float(np.mean(steps)) if steps else None
 
+    @property
+    def frequency(self) -> str | None:
+        """Name the calendar whose steps the times count, such as "MS" for months; None if they are equally long."""
+        dates = self.origin.dates
+        return None if dates is None or dates.calendar is None else dates.calendar.frequency
+
     @cached_property
     def decorrelation_time(self) -> float:
         """Estimate the steps until the autocorrelation falls below 1/e, see `kaffee.metrics.spectra`."""

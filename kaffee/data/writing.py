@@ -64,7 +64,7 @@ def write_series(
             table = _as_table(series, path, text=False)
             frame = pd.DataFrame({name: pd.Series(column, dtype=column.dtype) for name, column in table.items()})
             frame.columns = frame.columns.astype(object)
-            frame.to_parquet(buffer, engine="pyarrow", index=False)
+            frame.to_parquet(buffer, engine="pyarrow", index=False, write_page_checksum=True)
         case _:
             buffer.write(_as_text(_as_table(series, path, text=True), "," if suffix == ".csv" else "\t").encode())
     write_atomically(path, buffer.getvalue())
