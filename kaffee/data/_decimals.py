@@ -91,6 +91,12 @@ def _decide(cells: Mapping[str, Cell], shown: set[str], decimal: str | None) -> 
     if decimal is not None and (wrong := [mark for mark in certain if mark != decimal]):
         cell = cells[wrong[0]]
         return Doubt(cell.line, f"{cell.text!r:.40} does not have the decimal mark {decimal!r} that was asked for.")
+    if certain == [","] and decimal is None and "." in shown:
+        cell = cells[","]
+        reason = (
+            "has a decimal comma, but other columns have decimal points. Write all decimals with a point; or, if the"
+        )
+        return Doubt(cell.line, f"{cell.text!r:.40} {reason} others hold no numbers, pass decimal=',' (--decimal).")
     if decimal is not None or len(certain) == 1:
         return decimal or certain[0]
     if certain:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from kaffee.data.calendars import Calendar, infer_frequency, localise
-from kaffee.data.timeaxis import shown
+from kaffee.data.timeaxis import regularise_time, shown
 from kaffee.data.validation import check_times
 from kaffee.errors import DataError
 
@@ -26,6 +26,10 @@ class Clock:
     times: np.ndarray | None = None
     frequency: str | None = None
     calendar: Calendar | None = None
+
+    def place(self, values: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+        """Return times and values with missing rows where a calendar has a step without a row."""
+        return (self.times, values) if self.frequency is None else regularise_time(self.times, values, step=1.0)
 
     def labels(self, times: np.ndarray | None) -> Any:
         """Return the index of the recording's rows, with labels for those that were inserted at gaps."""

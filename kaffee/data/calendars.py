@@ -27,7 +27,7 @@ class Calendar:
         try:
             pd.tseries.frequencies.to_offset(self.frequency)
         except ValueError as error:
-            raise ConfigError(f"'{self.frequency}' is no frequency that pandas knows, such as 'MS' for months.") from error
+            raise ConfigError(f"'{self.frequency}' is no frequency of pandas, such as 'MS' for months.") from error
 
     @property
     def _base(self) -> pd.Timestamp:
@@ -47,8 +47,8 @@ class Calendar:
                 return (position - first).astype(np.float64)
             wrong = f"{dates[int(off[0]) if off.size else 0]} is not a step of it"
         raise DataError(
-            f"{where}: the dates should follow the frequency '{self.frequency}', but {wrong}. Sort the rows, or resample "
-            f"them: X.asfreq('{self.frequency}')."
+            f"{where}: the dates should follow the frequency '{self.frequency}', but {wrong}. Sort the rows, or "
+            f"resample them: X.asfreq('{self.frequency}')."
         )
 
     def dates(self, steps: Times) -> pd.DatetimeIndex:
@@ -78,7 +78,7 @@ def infer_frequency(dates: Any, *, days: bool) -> str | None:
     if months:
         every, kind = months
         return kind if every == 1 else f"{every}{kind}"
-    found = dates.freqstr or pd.infer_freq(dates)
+    found = dates.freqstr or pd.DatetimeIndex(dates, freq="infer").freqstr
     single = isinstance(pd.tseries.frequencies.to_offset(found), pd.offsets.Day | pd.offsets.BusinessDay)
     return None if single and not days else found
 

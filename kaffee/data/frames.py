@@ -109,9 +109,7 @@ def read_data(
     if isinstance(X, Series):
         if times is not None:
             raise ConfigError("times= is for arrays; a Series has its own. Leave it out.")
-        own = _SeriesFrame(
-            columns=wanted if wanted and set(wanted) <= set(X.columns) else X.columns, origin=X.origin
-        )
+        own = _SeriesFrame(columns=wanted if wanted and set(wanted) <= set(X.columns) else X.columns, origin=X.origin)
         return Data(X, (own,) * X.num_recordings, _concatenate, X.frequency)
     several = isinstance(X, list | tuple)
     items = list(X) if several else [X]
@@ -280,13 +278,13 @@ def _assemble(parts: Sequence[_Part], labels: Sequence[str], several: bool) -> D
     for part, label in zip(parts, labels, strict=True):
         if part[1] != names:
             raise DataError(f"{label}: columns {', '.join(part[1])}, but {', '.join(names)} in recording 0.")
-    times: Any = [frame.clock.times for frame in frames if frame.clock.times is not None]
+    placed = [frame.clock.place(values) for values, _, frame in parts]
+    times: Any = [axis for axis, _ in placed if axis is not None]
     frequency = frames[0].clock.frequency
     if len(times) not in (0, len(parts)) or any(frame.clock.frequency != frequency for frame in frames):
         raise DataError(
             f"{_NAME}: the indices of the recordings are of different kinds. Give all of them times, or dates of the "
             "same frequency, or none."
         )
-    rows = [values for values, _, _ in parts]
-    series = Series.from_arrays(rows, columns=names, times=times or None, name=_NAME)
+    series = Series.from_arrays([rows for _, rows in placed], columns=names, times=times or None, name=_NAME)
     return Data(series, frames, list if several else itemgetter(0), frequency)

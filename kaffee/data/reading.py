@@ -306,11 +306,12 @@ def _regularise(part: _Recording, dates: Dates | None, tolerance: float, notes: 
     """Put a recording on a regular grid of seconds, of steps of its calendar, or of what its numbers count."""
     if part.times is None:
         return part
-    times = part.times
+    times, step = part.times, None
     if dates is not None and dates.calendar is not None:
-        times = dates.count(check_times(times, len(times), part.where, part.place), part.where)
+        step, times = 1.0, dates.count(check_times(times, len(times), part.where, part.place), part.where)
         notes.append(f"dates are counted in steps of the calendar '{dates.calendar.frequency}'")
-    axis, values = regularise_time(times, part.values, tolerance=tolerance, where=part.where, place=part.place)
+    how: dict[str, Any] = {"tolerance": tolerance, "step": step, "where": part.where, "place": part.place}
+    axis, values = regularise_time(times, part.values, **how)
     if len(values) > len(part.values):
         notes.append(f"{part.where}: {len(values) - len(part.values)} missing rows inserted at gaps in time")
     return part._replace(values=values, times=axis)

@@ -133,6 +133,7 @@ def regularise_time(
     values: ArrayLike,
     *,
     tolerance: float = 0.05,
+    step: float | None = None,
     where: str = "series",
     place: Callable[[int], str] | None = None,
 ) -> tuple[Times, Values]:
@@ -146,6 +147,7 @@ def regularise_time(
         times: Increasing times (T,), or datetimes.
         values: Rows (T, N); NaN is missing.
         tolerance: Largest deviation from a whole number of steps, in steps.
+        step: If it is known, as on a calendar.
         where: What messages call the data.
         place: Names a row in messages, for example by its line in a file.
 
@@ -156,11 +158,11 @@ def regularise_time(
     place = place or (lambda row: f"{where}, row {row}")
     rows = as_float64(values, where)
     grid = check_times(times, len(rows), where, place)
-    if len(grid) < 3:  # one or two samples are always equally spaced
+    if len(grid) < (3 if step is None else 2):  # one or two samples are always equally spaced
         return grid, rows
     with np.errstate(over="ignore"):
         difference = np.diff(grid)
-        base = np.median(difference[difference < 1.5 * difference.min()])
+        base = step or np.median(difference[difference < 1.5 * difference.min()])
         count = np.round(difference / base)
     inserted = count.sum() - len(difference)
     # A clock that jumps by years would otherwise fill the memory with missing rows.

@@ -19,7 +19,8 @@ def same(found, expected):
 def clock_of(index, **options):
     """The clock, and the times of a series with a row for each step."""
     clock = read_index(index, "X", **options)
-    series = Series.from_arrays(np.ones((len(index), 1)), times=clock.times)
+    times, values = clock.place(np.ones((len(index), 1)))
+    series = Series.from_arrays(values, times=times)
     return clock, None if series.times is None else series.times[0], series
 
 
