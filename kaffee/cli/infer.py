@@ -14,6 +14,7 @@ from kaffee.cli._options import Json, OwnCore, RecordingOptions, Run, write_tabl
 if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
     from kaffee.data.series import Series
+    from kaffee.data.timeaxis import Dates
 
 commands = typer.Typer()
 
@@ -194,8 +195,9 @@ def _forecast(
     """
     from kaffee.inference import ensembles
 
-    levels, start = options.parse_levels(quantiles), None if at is None else _parse_time(at)
+    levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
+    start = None if at is None else _parse_time(at, series.origin.dates)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
     estimates = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
     facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
@@ -243,18 +245,18 @@ def _open(
     return model, reading.read(model, files)
 
 
-def _parse_time(text: str) -> float:
-    """Read a time that was typed, in the unit of a recording's times."""
-    from kaffee.data.timeaxis import seconds
-    from kaffee.errors import ConfigError, DataError
+def _parse_time(text: str, dates: "Dates | None") -> float:
+    """Read a time that was typed, in the unit of a recording's times, which are `dates` or numbers."""
+    from kaffee.data.timeaxis import is_timestamp, seconds
+    from kaffee.errors import ConfigError
 
+    # Python reads 20240131 as a date, too.
+    if is_timestamp(text) and (dates is not None or not text.isdecimal()):
+        times = seconds([text], lambda row: "--at", "time")
+        return float((times if dates is None else dates.count(times, f"--at {text}"))[0])
     try:
         return float(text)
     except ValueError:
-        pass
-    try:
-        return float(seconds([text], lambda row: "--at", "time")[0])
-    except DataError:
         raise ConfigError(f"--at {text}: neither a number nor an ISO 8601 time such as 2024-05-31T12:00:00.") from None
 
 

@@ -96,7 +96,7 @@ def _decide(cells: Mapping[str, Cell], shown: set[str], decimal: str | None) -> 
         reason = (
             "has a decimal comma, but other columns have decimal points. Write all decimals with a point; or, if the"
         )
-        return Doubt(cell.line, f"{cell.text!r:.40} {reason} others hold no numbers, pass decimal=',' (--decimal).")
+        return Doubt(cell.line, f"{cell.text!r:.40} {reason} others hold no numbers, pass decimal=','.")
     if decimal is not None or len(certain) == 1:
         return decimal or certain[0]
     if certain:
@@ -115,5 +115,5 @@ def _decide(cells: Mapping[str, Cell], shown: set[str], decimal: str | None) -> 
     return Doubt(
         cell.line,
         f"{cell.text!r:.40} could be {one:.40} or {thousand:.40}; the file does not say which. Pass decimal=',' or "
-        "decimal='.' (--decimal), or write decimals with a point and no thousands.",
+        "decimal='.', or write decimals with a point and no thousands.",
     )

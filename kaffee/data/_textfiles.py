@@ -128,7 +128,7 @@ class TextFile:
         advice = "Fix the cell (empty, NA or nan mean missing), or choose other columns with columns=."
         if _DECIMAL_COMMA.fullmatch(cell):
             advice = "Write decimals with a point instead of a comma"
-            advice += "." if self.delimiter == "," else ", or pass decimal=',' (--decimal)."
+            advice += "." if self.delimiter == "," else ", or pass decimal=','."
         elif is_timestamp(cell):
             advice = f"If it holds the time, pass time_column={name!r}."
         elif self.line_numbers[row] == self.first_line:

@@ -29,7 +29,9 @@ class Clock:
 
     def place(self, values: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
         """Return times and values with missing rows where a calendar has a step without a row."""
-        return (self.times, values) if self.frequency is None else regularise_time(self.times, values, step=1.0)
+        if self.times is None or self.frequency is None:
+            return self.times, values
+        return regularise_time(self.times, values, step=1.0)
 
     def labels(self, times: np.ndarray | None) -> Any:
         """Return the index of the recording's rows, with labels for those that were inserted at gaps."""
