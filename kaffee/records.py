@@ -25,7 +25,6 @@ from safetensors.numpy import save as encode_arrays
 from kaffee import __version__
 from kaffee.errors import CheckpointError, KaffeeError
 
-
 # Arrays are not kept in JSON: names of ten thousand columns and settings take less than one megabyte.
 _MAX_JSON = 16_000_000
 

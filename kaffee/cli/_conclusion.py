@@ -55,7 +55,7 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
         about={**certificate.about, **({"warning": doubt} if doubt else {})},
         training=(
             _thin_losses("Pretraining", "squared error", result.prior),
-            _thin_losses(f"Adaptation ({result.settings.method})", "NLL per entry", result.fitted),
+            _thin_losses(f"Adaptation ({result.settings.method})", "NLL on training windows", result.fitted),
         ),
         page={
             "title": title,

@@ -52,7 +52,8 @@ def _filter(
     """Filter recordings: what the model knows at every row, and what it expected to read there.
 
     Columns for each coordinate x: x_mean, x_std and quantiles of the signal given all readings so far, x_predicted_mean
-    and x_predicted_std of the reading given those before; then log_likelihood and nis.
+    and x_predicted_std of the reading given those before; then log_likelihood, in data
+    units, and nis.
 
     With --follow, lines of numbers or JSON come in on standard input and one JSON line for each goes out. Steps that
     their times leave out are filled in ("skipped"); among lines with times, one that is broken or blank is no step.
@@ -60,6 +61,7 @@ def _filter(
     """
     from kaffee.errors import ConfigError, DataError
     from kaffee.inference.recordings import filter_recordings
+    from kaffee.metrics.scores import NLL_UNIT
 
     believed: dict[str, Any] = {"gate": gate, "patience": patience}
     if follow:
@@ -81,8 +83,8 @@ def _filter(
     if max(series.lengths) < 2:
         raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
     estimates = filter_recordings(model, series, **believed, any_step=reading.any_step)
-    facts, per_entry = estimates.describe(), estimates.facts["log_likelihood_per_entry"]
-    sentence = "no reading to score" if per_entry is None else f"log-likelihood {per_entry:.4f} per reading"
+    facts, nll = estimates.describe(), estimates.facts["nll"]
+    sentence = "no reading to score" if nll is None else f"NLL {nll:.3f} {NLL_UNIT}"
     write_table(estimates.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
     if facts["rejected"]:
         _warn(f"{facts['rejected']} readings were rejected")

@@ -23,7 +23,6 @@ from kaffee.training.guard import Guard, apply_guard
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.update import Objective, TrainState, initial_state, one_update
 
-
 # Windows beyond this many do not fit into any memory; more is a slip of the keyboard.
 _MAX_BATCH = 1_000_000
 
