@@ -95,7 +95,7 @@ def reading_options(
     time_column: str | None, recording_column: str | None, time_tolerance: float | None, decimal: str | None
 ) -> dict[str, Any]:
     """Collect the options of `read_series` that were given."""
-    options = {"time_column": time_column, "recording_column": recording_column}
+    options: dict[str, Any] = {"time_column": time_column, "recording_column": recording_column}
     options |= {"time_tolerance": time_tolerance, "decimal": decimal}
     return {key: value != "none" and value for key, value in options.items() if value is not None}
 

@@ -11,6 +11,7 @@ from kaffee.certification.check import Check
 from kaffee.certification.forecasts import SURROGATE, Fan, Scores
 from kaffee.certification.free_runs import Agreement
 from kaffee.certification.innovations import Residuals
+from kaffee.certification.remedies import suggest_remedies
 from kaffee.certification.spread import SpreadGrowth
 from kaffee.certification.tangents import TangentProxy
 from kaffee.metrics.scores import NLL_UNIT
@@ -52,8 +53,8 @@ def tabulate_results(certificate: Certificate) -> Table:
         "Held-out data and free runs",
         ("model", "nll", "coverage 90 %", "d_stsp", "d_h", "lambda_1", "diverged"),
         rows,
-        note=f"nll ({NLL_UNIT}) and coverage of 90 % bands: one-step predictions. d_stsp (kernel densities), d_h and lambda_1: "
-        f"medians over {protocol['num_runs']} free runs of the core against {protocol['reference']}.{notes}",
+        note=f"nll ({NLL_UNIT}) and coverage of 90 % bands: one-step predictions. d_stsp (kernel densities), d_h and "
+        f"lambda_1: medians over {protocol['num_runs']} free runs of the core against {protocol['reference']}.{notes}",
     )
 
 
@@ -67,6 +68,7 @@ def lay_out_certificate(certificate: Certificate) -> Report:
     )
     sections = [
         Section("Result", page.get("summary", ""), tables=[tabulate_results(certificate)]),
+        *([Section("What to do", " ".join(remedies))] if (remedies := suggest_remedies(certificate)) else []),
         *_list_sections(certificate),
     ]
     if losses := [each for each in certificate.training if len(each.values)]:
@@ -172,8 +174,8 @@ def _show_skill(scores: Scores) -> Section:
         for h, each in zip(scores.horizons, scores.skill, strict=True)
     )
     note = (
-        f"Marginal nll: {NLL_UNIT}, every coordinate scored alone; the nll of the model scores those of a row together, "
-        f"on all held-out rows. Gains: {skill}."
+        f"Marginal nll: {NLL_UNIT}, every coordinate scored alone; the nll of the model scores those of a row "
+        f"together, on all held-out rows. Gains: {skill}."
     )
     columns = ("steps", "method", "marginal nll", "crps", "rmse", "coverage 90 %", "readings")
     table = Table(f"Scores of forecasts from {scores.num_starts} held-out rows", columns, rows, note=note)
