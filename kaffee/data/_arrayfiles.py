@@ -225,7 +225,7 @@ def _check_statistics(arrow: ModuleType, metadata: Any, table: Any) -> None:
     """Refuse numbers beyond the range that their file states: most files have no checksums that would tell."""
     from pyarrow.compute import min_max
 
-    first = 0
+    types, first = arrow.types, 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         rows = table.slice(first, group.num_rows)
         first += group.num_rows
@@ -234,7 +234,7 @@ def _check_statistics(arrow: ModuleType, metadata: Any, table: Any) -> None:
             if table.column_names.count(name) != 1 or stated is None or not stated.has_min_max:
                 continue
             column = rows.column(name)
-            if not (arrow.types.is_integer(column.type) or arrow.types.is_floating(column.type)):
+            if not (types.is_integer(column.type) or types.is_float32(column.type) or types.is_float64(column.type)):
                 continue
             least, most = min_max(column).as_py().values()
             if least is not None and (least < stated.min or most > stated.max):

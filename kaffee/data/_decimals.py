@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-_QUOTED = re.compile(r'"[^"]*"')
+_OUTSIDE = r'(?=(?:[^"]*"[^"]*")*[^"]*$)'
 _SIGN, _EXPONENT = "[+-]?", "([eE][+-]?[0-9]+)?"
 _GROUPED = r"[1-9][0-9]{{0,2}}({mark}[0-9]{{3}})"
 
@@ -63,9 +63,10 @@ def resolve_decimals(
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    """Split a line at its delimiters; one with a delimiter in quotes stays whole, which leaves it as it is."""
-    quoted = '"' in line and any(delimiter in text for text in _QUOTED.findall(line))
-    return [line] if quoted else line.split(None if delimiter == " " else delimiter)
+    """Split a line at the delimiters that are not in quotes; cells keep their quotes."""
+    if '"' in line:
+        return re.split((r"\s+" if delimiter == " " else re.escape(delimiter)) + _OUTSIDE, line)
+    return line.split(None if delimiter == " " else delimiter)
 
 
 def _survey(rows: Iterable[Sequence[str]], numbers: Iterable[int], column: int) -> dict[str, Cell]:

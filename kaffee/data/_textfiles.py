@@ -25,6 +25,7 @@ _DELIMITERS = ("\t", ";", ",", _WHITE_SPACE)
 _QUOTED = re.compile(r'"[^"]*"')
 _WORD = re.compile(r'"[^"]*"|\S+')
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"\d\.\d{3}\.\d")
 _SNIFFED_LINES = 50
 
 
@@ -155,7 +156,7 @@ def read_text(path: Path, delimiter: str | None, header: bool | None, decimal: s
     if decimal is not None and delimiter == ",":
         raise ConfigError(f"{source}: commas separate the cells, so there is no decimal= to choose. Leave it out.")
     doubts: Mapping[int, Doubt] = {}
-    if "," in text and (delimiter == ";" or decimal is not None):
+    if (delimiter == ";" or decimal is not None) and ("," in text or _THOUSANDS.search(text)):
         lines, doubts = resolve_decimals(lines, numbers, delimiter, decimal)
     first, first_line = _split_line(lines[0], delimiter, lambda: f"{source}, line {numbers[0]}"), numbers[0]
     if header if header is not None else _is_header(first, lines, delimiter):
