@@ -378,7 +378,7 @@ def test_damaged_pages_are_no_numbers(write, checksums):
     pyarrow.parquet.write_table(pyarrow.table({"x": values}), buffer, **options)
     content = bytearray(buffer.getvalue())
     start = bytes(content).index(values.tobytes())
-    content[start + 100 * 8 + (0 if checksums else 7)] ^= 0x20
+    content[start + 100 * 8 + (0 if checksums else 7)] ^= 0x40
     message = refusal(write(bytes(content), "a.parquet"), "cannot be read as parquet", "damaged")
     assert ("beyond its own range" in message) != checksums
 
