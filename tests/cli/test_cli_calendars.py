@@ -79,6 +79,12 @@ def test_a_surrogate_goes_on_with_months(monthly):
     assert list(future.strftime("%Y-%m-%d")) == ["2015-01-01", "2015-02-01"]
 
 
+def test_tables_have_the_dates_too(monthly):
+    found = library.filter_recordings(library.load(monthly[0]), read_series(monthly[1])).to_frame()
+    assert str(found.index[-1]) == "2014-12-01 00:00:00"
+    assert found.index.name == "date"
+
+
 def test_a_run_of_an_earlier_version_counts_seconds(kaffee, monthly, tiny, tmp_path):
     """Years passed for steps of equal length; the fingerprint of such a run is that of seconds."""
     lines = [f"{1700 + year}-01-01,{year % 7},{year % 5},{year % 3}" for year in range(120)]
