@@ -21,7 +21,7 @@ def suggest_remedies(certificate: Certificate) -> list[str]:
     """Say what to change in the fit, a sentence for each fault; nothing if all known checks pass."""
     failed = {verdict.name for verdict in certificate.verdicts if verdict.status in ("warn", "fail")}
     remedies = []
-    signs = find_overfitting(certificate) if failed else ""
+    signs = _find_overfitting(certificate) if failed else ""
     if signs:
         remedies.append(
             f"The model knows its training rows by heart ({signs}). Give it less freedom: a smaller core "
@@ -34,7 +34,7 @@ def suggest_remedies(certificate: Certificate) -> list[str]:
     return [*remedies, *_mend_free_runs(certificate, failed, overfitted=bool(signs))]
 
 
-def find_overfitting(certificate: Certificate) -> str:
+def _find_overfitting(certificate: Certificate) -> str:
     """Describe the signs that a model fits its training rows better than the system behind them; empty without any."""
     residuals, about = certificate.residuals, certificate.about
     if residuals is None:

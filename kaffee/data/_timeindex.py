@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kaffee.data.calendars import Calendar, infer_frequency, localise
+from kaffee.data._calendars import Calendar, infer_frequency, localise
 from kaffee.data.timeaxis import regularise_time, shown
 from kaffee.data.validation import check_times
 from kaffee.errors import DataError

@@ -79,7 +79,7 @@ class Data:
 
     Attributes:
         join: Makes one result of those of all recordings: a list, unless there was one recording.
-        frequency: Of their calendar, if they are on one, see `kaffee.data.calendars`.
+        frequency: Of their calendar, if they are on one, see `kaffee.data._calendars`.
     """
 
     series: Series

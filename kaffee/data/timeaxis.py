@@ -16,7 +16,7 @@ from kaffee.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kaffee.data.calendars import Calendar
+    from kaffee.data._calendars import Calendar
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (1, 9999))
@@ -65,7 +65,7 @@ class Dates:
         import pandas as pd
 
         if self.calendar is not None:
-            from kaffee.data.calendars import localise
+            from kaffee.data._calendars import localise
 
             return localise(self.calendar.dates(times), "UTC" if self.zone == "Z" else self.zone)
         if not ((times > _FIRST) & (times < _LAST)).all():
@@ -87,7 +87,7 @@ class Dates:
 
     def on_calendar(self, frequency: str | None, times: Sequence[Times]) -> "Dates":
         """Count in steps of a calendar from now on: of `frequency`, else of what recordings at these seconds follow."""
-        from kaffee.data.calendars import Calendar, infer_frequency
+        from kaffee.data._calendars import Calendar, infer_frequency
 
         stamps = [known.tz_localize(None) for t in times if (known := self.stamps(t)) is not None]
         found = (infer_frequency(dates, days=False) for dates in stamps)

@@ -212,7 +212,7 @@ class Clock:
             return (now - before) / self._step
         from pandas import to_datetime
 
-        from kaffee.data.calendars import Calendar
+        from kaffee.data._calendars import Calendar
 
         dates = to_datetime([before, now], unit="s")
         with suppress(DataError):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kaffee.data.calendars import Calendar
+from kaffee.data._calendars import Calendar
 from kaffee.data.reading import read_series
 from kaffee.data.series import Series
 from kaffee.data.timeaxis import read_compact_dates
