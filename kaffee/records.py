@@ -25,6 +25,9 @@ from safetensors.numpy import save as encode_arrays
 from kaffee import __version__
 from kaffee.errors import CheckpointError, KaffeeError
 
+# Arrays are not kept in JSON: names of ten thousand columns and settings take less than one megabyte.
+_MAX_JSON = 16_000_000
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step; a crash leaves the old content."""
@@ -89,10 +92,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
-    """Read a JSON object; raise CheckpointError for anything else."""
+    """Read a JSON object; raise CheckpointError for anything else, and for more than `_MAX_JSON` bytes."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        with path.open("rb") as file:
+            content = file.read(_MAX_JSON + 1)
+        if len(content) > _MAX_JSON:
+            raise CheckpointError(
+                f"{path} has more than {_MAX_JSON / 1e6:g} MB, which no {what} of kaffee has: it is damaged or of "
+                "another kind. Restore it or run again."
+            )
+        value = json.loads(content.decode())
+    except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"There is no {what} at {path}. Check the path.") from None
     except (OSError, ValueError, RecursionError) as error:  # not UTF-8, not JSON, absurd numbers are ValueErrors
         raise CheckpointError(f"{path} is not a readable {what}: {error}. Restore it or run again.") from error

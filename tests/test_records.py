@@ -304,3 +304,11 @@ def test_the_machine_is_json_and_names_its_usable_cores():
     assert found["cores"] >= 1
     assert found["processor"]
     assert platform.system() in found["system"]
+
+
+def test_json_of_tens_of_megabytes_is_refused_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "model.json"
+    path.write_bytes(b'{"a": "' + b"x" * 20_000_000 + b'"}')
+    monkeypatch.setattr(store.json, "loads", lambda text: pytest.fail("parsed"))
+    with pytest.raises(CheckpointError, match=r"has more than 16 MB, which no model of kaffee has"):
+        read_json(path, "model")

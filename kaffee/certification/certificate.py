@@ -29,7 +29,7 @@ from kaffee.certification.innovations import (
 from kaffee.certification.spread import SpreadGrowth, spread_growth
 from kaffee.certification.tangents import TangentProxy, tangent_proxy
 from kaffee.certification.verdicts import Status, Verdict, judge, worst
-from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.checkpoint.reconstruction import Reconstruction, named_arrays
 from kaffee.data.gaps import complete_rows
 from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, KaffeeError
@@ -249,7 +249,9 @@ def certify(
         watch: Told the name of each stage as it begins.
     """
     settings = settings or CertificationSettings()
-    train, test = (match_series(reconstruction, series, any_step=any_step) for series in (train, test))
+    # Messages call the data by name: a certificate is shown to others, who need not know where the files lie.
+    matched = (match_series(reconstruction, series, any_step=any_step) for series in (train, test))
+    train, test = (replace(series, source="") for series in matched)
     if truth is not None and truth.states.shape[1] != len(test.columns):
         truth = None  # the model has other coordinates than the system
     missing: dict[str, str] = {}
@@ -321,6 +323,7 @@ def certify(
             "decorrelation_time": tau * reconstruction.dt,
             "train": {"steps": train.num_steps, "recordings": train.num_recordings, "fingerprint": train.fingerprint},
             "test": {"steps": test.num_steps, "recordings": test.num_recordings, "fingerprint": test.fingerprint},
+            "weights": sum(array.size for array in named_arrays(reconstruction.model).values()),
             "settings": asdict(settings),
         },
         withheld=_withhold_readings(reconstruction, test, None if truth is None else truth.test_states),

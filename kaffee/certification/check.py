@@ -25,6 +25,7 @@ from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, 
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.evaluation import Target
+from kaffee.metrics.scores import NLL_UNIT
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Check:
     """Summarise a model in a few numbers; `protocol` says how they were computed.
 
     Attributes:
-        nll: One-step NLL per held-out reading, in standardised units.
+        nll: Of one-step predictions of the held-out readings, in `NLL_UNIT`.
         coverage_90: Share of held-out readings inside their 90 % band.
         d_stsp_core: D_stsp of the core's free runs by kernel densities, the median of those that did not diverge; NaN
             if all did, or if there are fewer than `MIN_ROWS` complete rows to compare with.
@@ -93,7 +94,7 @@ def check(
             "d_stsp": "kernel densities, median of free runs",
             "d_h": "Gaussian smoothing of 20 bins, median of free runs",
             "noise": "distances of readings of free runs, with the model's observation noise",
-            "nll": "one step, standardised units, after the warm-up of a model without a climate",
+            "nll": f"{NLL_UNIT}, one step, after the warm-up of a model without a climate",
         },
     )
 

@@ -2,10 +2,11 @@
 
 import hashlib
 import json as json_module
+import re
 import shlex
 import sys
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from kaffee.certification.certificate import Certificate, Losses
     from kaffee.fitting.pipeline import Fit, Stage
     from kaffee.fitting.run import Loaded, Run
+    from kaffee.fitting.settings import FitSettings
 
+# An absolute path, as it is or behind an option.
+_PATH = re.compile(r"(-\w|[-\w.]+=)??((?:[A-Za-z]:)?[/\\].*)?|.*", re.DOTALL)
 _MAX_LOSSES = 500
 """Points of a loss curve."""
 
@@ -57,15 +61,15 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
         about={**certificate.about, **({"warning": doubt} if doubt else {})},
         training=(
             _thin_losses("Pretraining", "squared error", result.prior),
-            _thin_losses(f"Adaptation ({result.settings.method})", "NLL per entry", result.fitted),
+            _thin_losses(f"Adaptation ({result.settings.method})", "NLL on training windows", result.fitted),
         ),
         page={
             "title": title,
             "summary": f"Pretraining: {result.prior.report}. Adaptation: {result.fitted.report}.",
-            "settings": to_toml(result.settings),
+            "settings": to_toml(_without_places(result.settings)),
             "true_lambda_1": None if loaded.truth is None else loaded.truth.lambda_1,
             "provenance": {
-                "command": shlex.join(["kaffee", *sys.argv[1:]]),
+                "command": shlex.join(["kaffee", *map(_without_place, sys.argv[1:])]),
                 "seed": origin["seed"],
                 "data": origin["fingerprint"],
                 "held-out data": certificate.about["test"]["fingerprint"],
@@ -80,6 +84,25 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
     # Written last: whoever finds it may take everything else for done.
     certificate.save(output, {"made_of": _trace_origin(output), "tables": tables})
     return Conclusion(certificate, output, (result.prior, result.fitted))
+
+
+def _without_place(argument: str) -> str:
+    """Cut an absolute path down to the name of the file: a page tells nothing about the machine.
+
+    >>> _without_place("/home/me/data.csv"), _without_place("--config=/home/me/my.toml"), _without_place("--seed")
+    ('data.csv', '--config=my.toml', '--seed')
+    """
+    option, path = _PATH.fullmatch(argument).groups()  # type: ignore[union-attr]
+    return argument if not path else (option or "") + (PureWindowsPath(path).name or path)
+
+
+def _without_places(settings: "FitSettings") -> "FitSettings":
+    core, foundation = settings.core, settings.foundation
+    if core.start is not None:
+        settings = replace(settings, core=replace(core, start=_without_place(core.start)))
+    if foundation is not None:
+        settings = replace(settings, foundation=replace(foundation, model=_without_place(foundation.model)))
+    return settings
 
 
 def _thin_losses(stage: str, loss: str, done: "Stage") -> "Losses":
@@ -160,6 +183,7 @@ def show(conclusion: Conclusion, *, json: bool) -> None:
     """Print the tables, why checks did not pass and the name of the page, or JSON."""
     from rich.console import Console
 
+    from kaffee.certification.remedies import suggest_remedies
     from kaffee.records import jsonable
     from kaffee.report.page import list_reasons
     from kaffee.report.sections import tabulate_results, tabulate_verdicts
@@ -173,4 +197,6 @@ def show(conclusion: Conclusion, *, json: bool) -> None:
         Console().print(table)
     for line in list_reasons(vars(verdict) for verdict in certificate.verdicts):
         typer.echo(line)
+    for remedy in suggest_remedies(certificate):
+        typer.echo(f"What to do: {remedy}")
     typer.echo(f"Report: {conclusion.output / 'report.html'}")

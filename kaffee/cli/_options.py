@@ -28,6 +28,9 @@ TimeTolerance = Annotated[
     float | None,
     typer.Option(min=0.0, max=0.49, help="Allowed deviation of times from whole steps, in steps.", show_default="0.05"),
 ]
+Decimal = Annotated[
+    str | None, typer.Option(help="Decimal mark of text files, ',' or '.'; the other one separates thousands.")
+]
 AnyStep = Annotated[bool, typer.Option("--any-step", help="Accept another time step than the model's.")]
 Quantiles = Annotated[str, typer.Option(help="Quantile levels, separated by commas; empty for none.")]
 Latent = Annotated[bool, typer.Option("--latent", help="Latent states, too: z1, z2, ... in standardised units.")]
@@ -69,15 +72,17 @@ class RecordingOptions:
     time_column: TimeColumn = None
     recording_column: RecordingColumn = None
     time_tolerance: TimeTolerance = None
+    decimal: Decimal = None
     any_step: AnyStep = False
 
     def read(self, reconstruction: "Reconstruction", files: list[str]) -> "Series":
         """Read the recordings in files; columns that are named take the place of the model's."""
         from kaffee.data.reading import read_series
         from kaffee.errors import DataError
-        from kaffee.inference.matching import model_columns
+        from kaffee.inference.matching import model_columns, model_frequency
 
-        options = reading_options(self.time_column, self.recording_column, self.time_tolerance)
+        options = reading_options(self.time_column, self.recording_column, self.time_tolerance, self.decimal)
+        options["frequency"] = model_frequency(reconstruction)
         if self.columns is None:
             return read_series(files, **options)
         wanted, names = model_columns(reconstruction), [name.strip() for name in self.columns.split(",")]
@@ -87,10 +92,11 @@ class RecordingOptions:
 
 
 def reading_options(
-    time_column: str | None, recording_column: str | None, time_tolerance: float | None
+    time_column: str | None, recording_column: str | None, time_tolerance: float | None, decimal: str | None
 ) -> dict[str, Any]:
     """Collect the options of `read_series` that were given."""
-    options = {"time_column": time_column, "recording_column": recording_column, "time_tolerance": time_tolerance}
+    options: dict[str, Any] = {"time_column": time_column, "recording_column": recording_column}
+    options |= {"time_tolerance": time_tolerance, "decimal": decimal}
     return {key: value != "none" and value for key, value in options.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli._options import RecordingColumn, TimeColumn, TimeTolerance, reading_options
+from kaffee.cli._options import Decimal, RecordingColumn, TimeColumn, TimeTolerance, reading_options
 
 if TYPE_CHECKING:
     from kaffee.fitting.defaults import Suggested
@@ -65,6 +65,7 @@ def _fit(
     columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
     recording_column: RecordingColumn = None,
     time_tolerance: TimeTolerance = None,
+    decimal: Decimal = None,
     certify: Certify = True,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and exit.")] = False,
     quiet: Quiet = False,
@@ -91,7 +92,7 @@ def _fit(
             raise ConfigError("Name the data: files or a system, such as: kaffee fit lorenz63 -o run")
         typer.echo(to_toml(settings), nl=False)
         return
-    options = reading_options(time_column, recording_column, time_tolerance)
+    options = reading_options(time_column, recording_column, time_tolerance, decimal)
     if columns is not None:
         options["columns"] = [name.strip() for name in columns.split(",")]
     source = parse_source(data, numbers(param or []), options)

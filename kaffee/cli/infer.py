@@ -14,6 +14,7 @@ from kaffee.cli._options import Json, OwnCore, RecordingOptions, Run, write_tabl
 if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
     from kaffee.data.series import Series
+    from kaffee.data.timeaxis import Dates
 
 commands = typer.Typer()
 
@@ -51,7 +52,8 @@ def _filter(
     """Filter recordings: what the model knows at every row, and what it expected to read there.
 
     Columns for each coordinate x: x_mean, x_std and quantiles of the signal given all readings so far, x_predicted_mean
-    and x_predicted_std of the reading given those before; then log_likelihood and nis.
+    and x_predicted_std of the reading given those before; then log_likelihood, in data
+    units, and nis.
 
     With --follow, lines of numbers or JSON come in on standard input and one JSON line for each goes out. Steps that
     their times leave out are filled in ("skipped"); among lines with times, one that is broken or blank is no step.
@@ -59,6 +61,7 @@ def _filter(
     """
     from kaffee.errors import ConfigError, DataError
     from kaffee.inference.recordings import filter_recordings
+    from kaffee.metrics.scores import NLL_UNIT
 
     believed: dict[str, Any] = {"gate": gate, "patience": patience}
     if follow:
@@ -80,8 +83,8 @@ def _filter(
     if max(series.lengths) < 2:
         raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
     estimates = filter_recordings(model, series, **believed, any_step=reading.any_step)
-    facts, per_entry = estimates.describe(), estimates.facts["log_likelihood_per_entry"]
-    sentence = "no reading to score" if per_entry is None else f"log-likelihood {per_entry:.4f} per reading"
+    facts, nll = estimates.describe(), estimates.facts["nll"]
+    sentence = "no reading to score" if nll is None else f"NLL {nll:.3f} {NLL_UNIT}"
     write_table(estimates.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
     if facts["rejected"]:
         _warn(f"{facts['rejected']} readings were rejected")
@@ -194,8 +197,9 @@ def _forecast(
     """
     from kaffee.inference import ensembles
 
-    levels, start = options.parse_levels(quantiles), None if at is None else _parse_time(at)
+    levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
+    start = None if at is None else _parse_time(at, series.origin.dates)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
     estimates = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
     facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
@@ -243,18 +247,18 @@ def _open(
     return model, reading.read(model, files)
 
 
-def _parse_time(text: str) -> float:
-    """Read a time that was typed, in the unit of a recording's times."""
-    from kaffee.data.timeaxis import seconds
-    from kaffee.errors import ConfigError, DataError
+def _parse_time(text: str, dates: "Dates | None") -> float:
+    """Read a time that was typed, in the unit of a recording's times, which are `dates` or numbers."""
+    from kaffee.data.timeaxis import is_timestamp, seconds
+    from kaffee.errors import ConfigError
 
+    # Python reads 20240131 as a date, too.
+    if is_timestamp(text) and (dates is not None or not text.isdecimal()):
+        times = seconds([text], lambda row: "--at", "time")
+        return float((times if dates is None else dates.count(times, f"--at {text}"))[0])
     try:
         return float(text)
     except ValueError:
-        pass
-    try:
-        return float(seconds([text], lambda row: "--at", "time")[0])
-    except DataError:
         raise ConfigError(f"--at {text}: neither a number nor an ISO 8601 time such as 2024-05-31T12:00:00.") from None
 
 

@@ -12,7 +12,8 @@ from kaffee.cli import about, certify, diagnose, fit, infer, pretrained, simulat
 from kaffee.errors import KaffeeError
 
 _INTERRUPTED = 130
-_KEYWORD = re.compile(r"\b(time_column|recording_column|columns|time_tolerance|any_step)=(False\b|'[^']*'|[\d.]*\d)?")
+_NAMES = "time_column|recording_column|columns|time_tolerance|any_step|decimal"
+_KEYWORD = re.compile(rf"\b({_NAMES})=(False\b|'[^']*'|[\d.]*\d)?")
 
 
 def _name_options(message: str) -> str:

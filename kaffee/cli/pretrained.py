@@ -79,6 +79,7 @@ def _adapt(
     from kaffee.foundation import context as contexts
     from kaffee.foundation.hub import obtain
     from kaffee.foundation.weights import DEFAULT
+    from kaffee.metrics.scores import NLL_UNIT
     from kaffee.records import jsonable
 
     there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
@@ -154,7 +155,7 @@ def _adapt(
     typer.echo(line)
     if checked is not None:
         typer.echo(
-            f"held out ({result.test.num_steps} rows): NLL {checked.nll:.3f} (one step, standardised), "
+            f"held out ({result.test.num_steps} rows): NLL {checked.nll:.3f} {NLL_UNIT}, one step; "
             f"90 % bands cover {100 * checked.coverage_90:.1f} %"
         )
         typer.echo(_describe_free_run(checked, likeness))

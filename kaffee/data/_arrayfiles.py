@@ -26,7 +26,7 @@ _DAMAGED = (
     *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
     *(NotImplementedError, RuntimeError),
 )
-_TIMES = re.compile(r"(t|time|times)(_\d+)?", re.IGNORECASE)
+_TIMES = re.compile(r"(t|times?|timestamps?|dates?|datetimes?)(_\d+)?", re.IGNORECASE)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 # An archive may unpack to this many bytes, or to so many times its size: measurements do not compress better.
 _UNPACKED, _RATIO = 2**30, 100
@@ -188,8 +188,10 @@ def open_parquet(path: Path) -> Table:
     arrow = require_pyarrow(str(path))
     types, content = arrow.types, path.read_bytes()
     try:
-        table = arrow.parquet.ParquetFile(arrow.BufferReader(content)).read()
+        file = arrow.parquet.ParquetFile(arrow.BufferReader(content), page_checksum_verification=True)
+        table = file.read()
         table.validate(full=True)
+        _check_statistics(arrow, file.metadata, table)
     except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = (str(error).splitlines() or [""])[0][:150]
         advice = "The file is damaged, cut off or of another kind; write it again."
@@ -217,6 +219,28 @@ def open_parquet(path: Path) -> Table:
         return cells
 
     return Table(str(path), names, read, lambda row: f"{path}, row {row}", None, dates)
+
+
+def _check_statistics(arrow: ModuleType, metadata: Any, table: Any) -> None:
+    """Refuse numbers beyond the range that their file states: most files have no checksums that would tell."""
+    from pyarrow.compute import min_max
+
+    types, first = arrow.types, 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        rows = table.slice(first, group.num_rows)
+        first += group.num_rows
+        for chunk in map(group.column, range(group.num_columns)):
+            name, stated = chunk.path_in_schema, chunk.statistics
+            if table.column_names.count(name) != 1 or stated is None or not stated.has_min_max:
+                continue
+            column = rows.column(name)
+            if not (types.is_integer(column.type) or types.is_float32(column.type) or types.is_float64(column.type)):
+                continue
+            least, most = min_max(column).as_py().values()
+            if least is not None and (least < stated.min or most > stated.max):
+                raise ValueError(
+                    f"column '{name}' has values outside its own range of {stated.min:g} to {stated.max:g}"
+                )
 
 
 def _read_numbers(arrow: ModuleType, column: Any, where: str) -> np.ndarray:

@@ -4,13 +4,14 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+from kaffee.data._decimals import Doubt, resolve_decimals
 from kaffee.data.timeaxis import is_timestamp, shown
 from kaffee.data.validation import check_unique
 from kaffee.errors import ConfigError, DataError
@@ -24,6 +25,7 @@ _DELIMITERS = ("\t", ";", ",", _WHITE_SPACE)
 _QUOTED = re.compile(r'"[^"]*"')
 _WORD = re.compile(r'"[^"]*"|\S+')
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"\d\.\d{3}\.\d")
 _SNIFFED_LINES = 50
 
 
@@ -31,7 +33,8 @@ _SNIFFED_LINES = 50
 class TextFile:
     """The data lines of a text file, not yet split into cells, with their numbers in the file.
 
-    An empty first one of the `names` is an index; `first_line` is the number of the first line with a cell.
+    An empty first one of the `names` is an index; `first_line` is the number of the first line with a cell; `doubts`
+    are about the decimal marks of a column.
     """
 
     source: str
@@ -40,13 +43,17 @@ class TextFile:
     line_numbers: list[int]
     delimiter: str
     first_line: int
+    doubts: Mapping[int, Doubt] = field(default_factory=dict)
 
     def place(self, row: int) -> str:
         """Name the file and the line of a row for a message."""
         return f"{self.source}, line {self.line_numbers[row]}"
 
-    def read(self, numeric: Sequence[int]) -> list[np.ndarray]:
+    def read(self, numeric: Sequence[int], times: int | None = None) -> list[np.ndarray]:
         """Read all columns: those in `numeric` as float64, NaN for missing, the others as arrays of text."""
+        for j in {*numeric} | {times}:
+            if (doubt := self.doubts.get(-1 if j is None else j)) is not None:
+                raise DataError(f"{self.source}, line {doubt.line}, column '{self.names[j or 0]}': {doubt.reason}")
         columns = self._read_with_pandas(numeric)
         if columns is None:
             # Every cell on its own: this names the first one that is wrong, and accepts all that Python calls a number.
@@ -121,7 +128,8 @@ class TextFile:
         name = self.names[column] or f"x{column + 1}"
         advice = "Fix the cell (empty, NA or nan mean missing), or choose other columns with columns=."
         if _DECIMAL_COMMA.fullmatch(cell):
-            advice = "Write decimals with a point instead of a comma."
+            advice = "Write decimals with a point instead of a comma"
+            advice += "." if self.delimiter == "," else ", or pass decimal=','."
         elif is_timestamp(cell):
             advice = f"If it holds the time, pass time_column={name!r}."
         elif self.line_numbers[row] == self.first_line:
@@ -131,8 +139,10 @@ class TextFile:
         raise DataError(f"{self.place(row)}, column '{name}': {shown(cell)} is not a number. {advice}")
 
 
-def read_text(path: Path, delimiter: str | None, header: bool | None) -> TextFile:
+def read_text(path: Path, delimiter: str | None, header: bool | None, decimal: str | None = None) -> TextFile:
     """Read a text file up to its cells: find comments, delimiter, decimal commas and column names."""
+    if decimal not in (None, ",", "."):
+        raise ConfigError(f"decimal={decimal!r:.40} is no decimal mark. Use ',' or '.'.")
     source = str(path)
     text = _decode(path.read_bytes(), source)
     raw = [line.strip(" ") for line in text.split("\n")]  # not tabs: an empty cell may be first or last
@@ -143,8 +153,11 @@ def read_text(path: Path, delimiter: str | None, header: bool | None) -> TextFil
     delimiter = delimiter or _sniff_delimiter(lines[:_SNIFFED_LINES])
     if delimiter not in _DELIMITERS and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ConfigError(f"delimiter={delimiter!r} is not a single character. Use ',', ';', ' ' or a tab.")
-    if delimiter == ";" and "," in text:
-        lines = _replace_decimal_commas(lines)
+    if decimal is not None and delimiter == ",":
+        raise ConfigError(f"{source}: commas separate the cells, so there is no decimal= to choose. Leave it out.")
+    doubts: Mapping[int, Doubt] = {}
+    if (delimiter == ";" or decimal is not None) and ("," in text or _THOUSANDS.search(text)):
+        lines, doubts = resolve_decimals(lines, numbers, delimiter, decimal)
     first, first_line = _split_line(lines[0], delimiter, lambda: f"{source}, line {numbers[0]}"), numbers[0]
     if header if header is not None else _is_header(first, lines, delimiter):
         names = first
@@ -165,7 +178,7 @@ def read_text(path: Path, delimiter: str | None, header: bool | None) -> TextFil
         names = names[:-1]  # some programs write a delimiter at the end of every line
     names = [name if name or j == 0 else f"x{j + 1}" for j, name in enumerate(names)]
     check_unique(names, f"{source}, line {first_line}", first=1)
-    return TextFile(source, tuple(names), lines, numbers, delimiter, first_line)
+    return TextFile(source, tuple(names), lines, numbers, delimiter, first_line, doubts)
 
 
 def _decode(content: bytes, source: str) -> str:
@@ -181,18 +194,6 @@ def _decode(content: bytes, source: str) -> str:
 
 def _is_comment(line: str) -> bool:
     return line[0] == "#" and line[:4].upper() != "#N/A"
-
-
-def _replace_decimal_commas(lines: list[str]) -> list[str]:
-    """Write decimal commas as points, unless some number between the semicolons has a point already."""
-    cells = {cell.strip() for line in lines for cell in line.split(";") if "," in cell or "." in cell}
-    commas = any(_DECIMAL_COMMA.fullmatch(cell) for cell in cells)
-    if not commas or any("." in cell and parse_number(cell) is not None for cell in cells):
-        return lines
-    return [
-        ";".join(c.replace(",", ".") if _DECIMAL_COMMA.fullmatch(c.strip()) else c for c in line.split(";"))
-        for line in lines
-    ]
 
 
 def _split_line(line: str, delimiter: str, place: Callable[[], str]) -> list[str]:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kaffee.data.timeaxis import shown
+from kaffee.data._calendars import Calendar, infer_frequency, localise
+from kaffee.data.timeaxis import regularise_time, shown
 from kaffee.data.validation import check_times
 from kaffee.errors import DataError
 
@@ -16,30 +17,28 @@ class Clock:
     """The index of one recording as it came, and the times of its rows.
 
     Attributes:
-        times: For the series; None if rows are only counted, or lie on a calendar.
-        frequency: Of a calendar whose steps are not equally long, such as "MS" for months; None otherwise.
-        grid: Every step of that calendar, those without a row included.
+        times: For the series; None if rows are only counted. Steps of the calendar, if there is one.
+        frequency: Of steps that are not equally long, such as "MS" for months; None otherwise.
+        calendar: Of dates with such steps; periods count their own.
     """
 
     index: pd.Index
     times: np.ndarray | None = None
     frequency: str | None = None
-    grid: pd.Index | None = None
+    calendar: Calendar | None = None
 
-    def place(self, values: np.ndarray) -> np.ndarray:
-        """Insert missing rows where the calendar has a step without a row."""
-        if self.grid is None or len(self.grid) == len(values):
-            return values
-        filled = np.full((len(self.grid), values.shape[1]), np.nan)
-        filled[self.grid.get_indexer(self.index)] = values
-        return filled
+    def place(self, values: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+        """Return times and values with missing rows where a calendar has a step without a row."""
+        if self.times is None or self.frequency is None:
+            return self.times, values
+        return regularise_time(self.times, values, step=1.0)
 
     def labels(self, times: np.ndarray | None) -> Any:
         """Return the index of the recording's rows, with labels for those that were inserted at gaps."""
-        if self.grid is not None:
-            return self.grid
         if times is None or len(times) == len(self.index):
             return self.index
+        if self.frequency is not None:
+            return self._count_on(times)
         if not _is_dated(self.index):
             return self._number(times)
         own = check_times(self.times, len(self.index), "index")  # type: ignore[arg-type]
@@ -51,23 +50,31 @@ class Clock:
     def future(self, times: np.ndarray, num_rows: int) -> Any:
         """Return the index of steps at `times` after the last of `num_rows` rows, missing ones included."""
         steps, last, name = len(times), self.index[-1], self.index.name
-        if isinstance(self.index, pd.PeriodIndex):
-            return pd.period_range(last, periods=steps + 1, name=name)[1:]
-        if self.times is None and self.frequency is None:
+        if self.frequency is not None:
+            return self._count_on(times)
+        if self.times is None:
             return pd.RangeIndex(self.index.stop, self.index.stop + steps, name=name)
-        if self.frequency is None and not _is_dated(self.index):
+        if not _is_dated(self.index):
             return self._number(times)
         if num_rows > 1:
             step = self._step(num_rows)
         else:  # a single row does not say how long a step is; the times of the forecast do
             step = np.timedelta64(round(1e9 * (float(times[1] - times[0]) if steps > 1 else 1.0)), "ns")
         span = pd.timedelta_range if isinstance(self.index, pd.TimedeltaIndex) else pd.date_range
-        every = self.frequency or self.index.freq or pd.Timedelta(step)
+        every = self.index.freq or pd.Timedelta(step)
         return span(last, periods=steps + 1, freq=every, name=name)[1:]
 
     def elapsed(self, times: np.ndarray) -> Any:
         """Return an index of plain numbers, for runs that belong to no date."""
         return pd.Index(times, name=None if _is_dated(self.index) else self.index.name)
+
+    def _count_on(self, steps: np.ndarray) -> Any:
+        """Return the dates, or the periods, of steps of the calendar."""
+        if self.calendar is None:
+            whole = np.round(steps).astype(np.int64)
+            return pd.PeriodIndex.from_ordinals(whole, freq=self.index.freq, name=self.index.name)
+        dates = self.calendar.dates(steps).as_unit(self.index.unit).rename(self.index.name)
+        return localise(dates, self.index.tz)
 
     def _step(self, num_rows: int) -> np.timedelta64:
         return ((self.index[-1] - self.index[0]) / (num_rows - 1)).to_timedelta64()
@@ -97,12 +104,14 @@ def read_index(index: Any, where: str, *, frequency: str | None = None, infer: b
     if len(index) == 0:
         return Clock(index)
     if isinstance(index, pd.PeriodIndex):
-        return _read_calendar(index, index.freqstr, pd.period_range(index[0], index[-1], name=index.name), where)
+        times = np.where(index.isna(), np.nan, index.asi8)
+        return Clock(index, times, index.freq.freqstr)
     if isinstance(index, pd.DatetimeIndex):
-        frequency = frequency or (_infer_calendar(index) if infer else None)
+        wall = index.tz_localize(None)
+        frequency = frequency or (infer_frequency(wall, days=True) if infer else None)
         if frequency is not None and not index.hasnans:
-            grid = pd.date_range(index[0], index[-1], freq=frequency, name=index.name)
-            return _read_calendar(index, frequency, grid, where)
+            calendar = Calendar(frequency, wall[0])
+            return Clock(index, calendar.count(wall, where), frequency, calendar)
         return Clock(index, (index if index.tz is None else index.tz_convert(None)).to_numpy())
     if isinstance(index, pd.TimedeltaIndex):
         return Clock(index, index.total_seconds().to_numpy())
@@ -114,23 +123,3 @@ def read_index(index: Any, where: str, *, frequency: str | None = None, infer: b
             "X.set_index(pd.to_datetime(...)) or to numbers, or count rows with X.reset_index(drop=True)."
         )
     return Clock(index, index.to_numpy(dtype=np.float64, na_value=np.nan))
-
-
-def _infer_calendar(index: Any) -> str | None:
-    """Find the frequency of dates whose steps are not equally long; None if they are, or if there is none."""
-    if len(index) < 3 or not index.is_monotonic_increasing or index.hasnans or len(set(np.diff(index.asi8))) == 1:
-        return None
-    return index.freqstr or pd.DatetimeIndex(index, freq="infer").freqstr
-
-
-def _read_calendar(index: Any, frequency: str, grid: Any, where: str) -> Clock:
-    if not index.is_monotonic_increasing or not index.is_unique:
-        wrong = "the rows are not in order, or some are there twice"
-    elif (off := np.flatnonzero(grid.get_indexer(index) < 0)).size:
-        wrong = f"{index[int(off[0])]} is not a step of it"
-    else:
-        return Clock(index, None, frequency, grid)
-    raise DataError(
-        f"{where}: the index should follow the frequency '{frequency}', but {wrong}. Sort the rows, or resample them: "
-        f"X.asfreq('{frequency}')."
-    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kaffee.data.series import Series
+from kaffee.data.timeaxis import NUMBERED, Origin
 from kaffee.data.validation import Times, Values, check_columns
 from kaffee.errors import ConfigError, DataError
 
@@ -58,14 +59,18 @@ class _SeriesFrame(ArrayFrame):
     """A recording of a `kaffee.Series`; results are series with columns `x_mean`, `x_std`, `x_q05`, ..."""
 
     columns: tuple[str, ...] = ()
+    origin: Origin = NUMBERED
 
     def rows(self, estimate: Any, levels: Sequence[float]) -> Series:
         table = estimate.table(levels)
         times = None if estimate.times is None else (estimate.times,)
-        return Series((np.stack(list(table.values()), axis=1),), tuple(table), times)
+        return Series((np.stack(list(table.values()), axis=1),), tuple(table), times, origin=self.origin)
 
     def values(self, values: Values, times: Times | None) -> Series:
-        return Series((values,), self.columns, None if times is None else (times,))
+        return Series((values,), self.columns, None if times is None else (times,), origin=self.origin)
+
+    def free(self, values: Values, times: Times) -> Series:
+        return replace(self, origin=NUMBERED).values(values, times)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Data:
 
     Attributes:
         join: Makes one result of those of all recordings: a list, unless there was one recording.
-        frequency: Of their calendar, if they are on one, see `kaffee.data._timeindex`.
+        frequency: Of their calendar, if they are on one, see `kaffee.data._calendars`.
     """
 
     series: Series
@@ -104,8 +109,8 @@ def read_data(
     if isinstance(X, Series):
         if times is not None:
             raise ConfigError("times= is for arrays; a Series has its own. Leave it out.")
-        own = _SeriesFrame(columns=wanted if wanted and set(wanted) <= set(X.columns) else X.columns)
-        return Data(X, (own,) * X.num_recordings, _concatenate)
+        own = _SeriesFrame(columns=wanted if wanted and set(wanted) <= set(X.columns) else X.columns, origin=X.origin)
+        return Data(X, (own,) * X.num_recordings, _concatenate, X.frequency)
     several = isinstance(X, list | tuple)
     items = list(X) if several else [X]
     # Objects of a library that is not loaded cannot be passed.
@@ -273,13 +278,13 @@ def _assemble(parts: Sequence[_Part], labels: Sequence[str], several: bool) -> D
     for part, label in zip(parts, labels, strict=True):
         if part[1] != names:
             raise DataError(f"{label}: columns {', '.join(part[1])}, but {', '.join(names)} in recording 0.")
-    times: Any = [frame.clock.times for frame in frames if frame.clock.times is not None]
+    placed = [frame.clock.place(values) for values, _, frame in parts]
+    times: Any = [axis for axis, _ in placed if axis is not None]
     frequency = frames[0].clock.frequency
     if len(times) not in (0, len(parts)) or any(frame.clock.frequency != frequency for frame in frames):
         raise DataError(
             f"{_NAME}: the indices of the recordings are of different kinds. Give all of them times, or dates of the "
             "same frequency, or none."
         )
-    rows = [frame.clock.place(values) for values, _, frame in parts]
-    series = Series.from_arrays(rows, columns=names, times=times or None, name=_NAME)
+    series = Series.from_arrays([rows for _, rows in placed], columns=names, times=times or None, name=_NAME)
     return Data(series, frames, list if several else itemgetter(0), frequency)

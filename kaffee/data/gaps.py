@@ -80,7 +80,7 @@ def training_rows_note(train: Series, test: Series) -> str:
     if common <= _FEW + by_chance:
         return ""
     return (
-        f"{common} of {total} complete rows of {test.label} stand in the training data as well: they are "
+        f"{common} of {total} complete rows of {test.name or test.label} stand in the training data as well: they are "
         "not held out, and the numbers are too good. Certify on rows that the run was not fitted to."
     )
 

@@ -2,19 +2,29 @@
 
 import os
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from kaffee.data._arrayfiles import Roles, Table, open_numpy, open_parquet
 from kaffee.data._textfiles import MISSING, TextFile, parse_number, read_text
 from kaffee.data.series import Series
-from kaffee.data.timeaxis import Dates, Origin, check_same_step, is_time_name, regularise_time, seconds, shown
+from kaffee.data.timeaxis import (
+    COMPACT,
+    Dates,
+    Origin,
+    check_same_step,
+    is_time_name,
+    read_compact_dates,
+    regularise_time,
+    seconds,
+    shown,
+)
 from kaffee.data.validation import check_columns, check_finite, check_times, count_seconds, find_column, quoted
 from kaffee.errors import ConfigError, DataError
 
@@ -30,13 +40,14 @@ PathLike = str | os.PathLike[str]
 
 
 class _Recording(NamedTuple):
-    """One recording of a file; `label` is None if nothing tells it apart in its file."""
+    """One recording of a file; `label` is None if nothing tells it apart in its file, `place` names a row of it."""
 
     values: np.ndarray
     times: np.ndarray | None
     where: str
     label: Hashable | None
     stem: str
+    place: Callable[[int], str]
 
 
 def read_series(
@@ -48,6 +59,8 @@ def read_series(
     time_tolerance: float = 0.05,
     delimiter: str | None = None,
     header: bool | None = None,
+    decimal: str | None = None,
+    frequency: str | Literal[False] | None = None,
     name: str | None = None,
 ) -> Series:
     """Read a series from one file, or from several files with one or more recordings each.
@@ -62,12 +75,17 @@ def read_series(
     Args:
         path: A file, or several; the files of a list must have the same columns.
         time_column: Name or 0-based index of the time; numbers, or ISO 8601 timestamps, which become seconds since 1970
-            (UTC). None detects it by name, False switches that off.
+            (UTC). Numbers that are all dates from 1800 to 2100, such as 20240131, are dates, unless the name has a
+            unit. None detects the column by its name, False switches that off.
         columns: The coordinates by name or 0-based index; by default every other column.
         recording_column: Name or index of a column whose values tell recordings apart. None takes a column named
             recording, False switches that off.
         time_tolerance: Allowed deviation of times from whole steps, in steps.
         delimiter, header: Of text files, and whether they start with names; by default detected.
+        decimal: "," or ".", the decimal mark of a text file; the other one separates thousands. None detects it in
+            files with semicolons, and refuses a column that can be read in two ways.
+        frequency: Of dates whose steps are not equally long, as pandas names it, such as "MS" for months: times then
+            count these steps. None finds months, quarters, years and others; False counts seconds all the same.
         name: Of the series; by default the name of the first file.
     """
     paths = [Path(item) for item in ([path] if isinstance(path, str | os.PathLike) else path)]
@@ -81,33 +99,34 @@ def read_series(
     recordings: list[_Recording] = []
     notes: list[str] = []
     for file in paths:
-        for table in _open(file, delimiter, header):
+        for table in _open(file, delimiter, header, decimal):
             roles = _find_roles(table, chosen, time_column, recording_column, notes)
             names, roles = _match_columns(table, roles, names)
             cells = table.read(roles)
             values = np.column_stack([cells[j] for j in roles.coordinates])
             check_finite(values, names, table.place)
-            times, dates = _read_times(table, cells, roles.time)
+            times, dates = _read_times(table, cells, roles.time, notes)
             if roles.time is None and table.times is not None and time_column is not False:
-                times = check_times(table.times, len(values), table.source)
+                times, dates = _read_own_times(table, len(values), notes)
             if times is None and time_column is None:
                 _warn_of_ramps(values, names, table.source)
             if not recordings:
                 time, recording = ("" if j is None else table.names[j] for j in (roles.time, roles.recording))
                 origin = Origin("t" if time.lower() in _INDEX_NAMES else time, dates, recording or "recording")
+            elif (dates is None) != (origin.dates is None):
+                origin = replace(origin, dates=None)
             for label, rows in _group(table, cells, roles.recording, len(values)):
                 where = table.source if label is None else f"{table.source}, recording {label}"
-                part, axis = values[rows], None
-                if times is not None:
-                    place = partial(_place, table, rows)
-                    axis, part = regularise_time(times[rows], part, tolerance=time_tolerance, where=where, place=place)
-                    if len(part) > len(rows):
-                        notes.append(f"{where}: {len(part) - len(rows)} missing rows inserted at gaps in time")
-                recordings.append(_Recording(part, axis, where, label, file.stem))
-    axes = [part.times for part in recordings if part.times is not None]
-    if axes and len(axes) < len(recordings):
+                axis, place = None if times is None else times[rows], partial(_place, table, rows)
+                recordings.append(_Recording(values[rows], axis, where, label, file.stem, place))
+    known = [part.times for part in recordings if part.times is not None]
+    if known and len(known) < len(recordings):
         lacking = next(part.where for part in recordings if part.times is None)
         raise DataError(f"{lacking}: no times, but other recordings have them. Add them, or pass time_column=False.")
+    if origin.dates is not None and frequency is not False:
+        origin = replace(origin, dates=origin.dates.on_calendar(frequency, known))
+    recordings = [_regularise(part, origin.dates, time_tolerance, notes) for part in recordings]
+    axes = [part.times for part in recordings if part.times is not None]
     check_same_step(axes, [part.where for part in recordings], time_tolerance)
     return Series(
         recordings=tuple(part.values for part in recordings),
@@ -120,14 +139,14 @@ def read_series(
     )
 
 
-def _open(path: Path, delimiter: str | None, header: bool | None) -> Sequence[Table]:
+def _open(path: Path, delimiter: str | None, header: bool | None, decimal: str | None) -> Sequence[Table]:
     _check_path(path)
     try:
         if path.suffix.lower() in (".npy", ".npz"):
             return open_numpy(path)
         if path.suffix.lower() == ".parquet":
             return [open_parquet(path)]
-        text = read_text(path, delimiter, header)
+        text = read_text(path, delimiter, header, decimal)
         return [Table(text.source, text.names, partial(_read_columns, text), text.place)]
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}). Check the permissions.") from error
@@ -135,7 +154,7 @@ def _open(path: Path, delimiter: str | None, header: bool | None) -> Sequence[Ta
 
 def _read_columns(text: TextFile, roles: Roles) -> dict[int, np.ndarray]:
     """Read the columns of a text file; labels become integers only if they are written like integers."""
-    cells = dict(enumerate(text.read(roles.coordinates)))
+    cells = dict(enumerate(text.read(roles.coordinates, roles.time)))
     if roles.recording is not None and roles.recording not in roles.coordinates:
         labels = cells[roles.recording].tolist()
         if all(len(label) < 19 and label.isdecimal() and str(int(label)) == label for label in labels):
@@ -237,20 +256,22 @@ def _match_columns(table: Table, roles: Roles, wanted: tuple[str, ...]) -> tuple
     return wanted, roles._replace(coordinates=[positions[names.index(name)] for name in wanted])
 
 
-def _read_times(table: Table, cells: Any, column: int | None) -> tuple[np.ndarray | None, Dates | None]:
+def _read_times(
+    table: Table, cells: Any, column: int | None, notes: list[str]
+) -> tuple[np.ndarray | None, Dates | None]:
     """Convert a column of numbers, datetimes or text to times, and find how its dates are written."""
     if column is None:
         return None, None
     name, raw = table.names[column], cells[column]
     if raw.dtype.kind == "f":
-        return raw, None
+        return _read_numbers(raw, name, notes)
     if raw.dtype.kind == "M":
         return count_seconds(raw, f"{table.source}, column '{name}'"), table.dates[column]
     texts = ["" if cell is None else cell for cell in raw.tolist()]
     numbers = [parse_number(text) for text in texts]
     first = next((row for row, number in enumerate(numbers) if number is None), None)
     if first is None:
-        return np.array(numbers, dtype=np.float64), None
+        return _read_numbers(np.array(numbers, dtype=np.float64), name, notes)
     missing = next((row for row, text in enumerate(texts) if text.lower() in MISSING), None)
     if missing is not None:
         raise DataError(
@@ -263,6 +284,37 @@ def _read_times(table: Table, cells: Any, column: int | None) -> tuple[np.ndarra
             "Fix the cell, or choose another column with time_column=."
         )
     return seconds(texts, table.place, name), Dates.like(texts[0])
+
+
+def _read_numbers(times: np.ndarray, name: str, notes: list[str]) -> tuple[np.ndarray, Dates | None]:
+    """Take numbers for times; those that are all dates, such as 20240131, for dates."""
+    dated = None if name[-1:] in ("]", ")") else read_compact_dates(times)
+    if dated is None:
+        return times, None
+    notes.append(f"column '{name or 'unnamed'}' holds dates, written as {int(times[0])}")
+    return dated, COMPACT
+
+
+def _read_own_times(table: Table, num_rows: int, notes: list[str]) -> tuple[np.ndarray, Dates | None]:
+    """Read times that a file keeps beside its rows."""
+    raw = np.asarray(table.times)
+    times = check_times(raw, num_rows, table.source)
+    return (times, Dates(days=True)) if raw.dtype.kind == "M" else _read_numbers(times, "times", notes)
+
+
+def _regularise(part: _Recording, dates: Dates | None, tolerance: float, notes: list[str]) -> _Recording:
+    """Put a recording on a regular grid of seconds, of steps of its calendar, or of what its numbers count."""
+    if part.times is None:
+        return part
+    times, step = part.times, None
+    if dates is not None and dates.calendar is not None:
+        step, times = 1.0, dates.count(check_times(times, len(times), part.where, part.place), part.where)
+        notes.append(f"dates are counted in steps of the calendar '{dates.calendar.frequency}'")
+    how: dict[str, Any] = {"tolerance": tolerance, "step": step, "where": part.where, "place": part.place}
+    axis, values = regularise_time(times, part.values, **how)
+    if len(values) > len(part.values):
+        notes.append(f"{part.where}: {len(values) - len(part.values)} missing rows inserted at gaps in time")
+    return part._replace(values=values, times=axis)
 
 
 def _warn_of_ramps(values: np.ndarray, columns: Sequence[str], source: str) -> None:

@@ -145,6 +145,12 @@ class Series:
             return tuple(np.arange(T, dtype=float) for T in self.lengths)
         return tuple(np.round(t / (self.time_step or 1.0)) for t in self.times)
 
+    @property
+    def frequency(self) -> str | None:
+        """Name the calendar whose steps the times count, such as "MS" for months; None if they are equally long."""
+        dates = self.origin.dates
+        return None if dates is None or dates.calendar is None else dates.calendar.frequency
+
     @cached_property
     def decorrelation_time(self) -> float:
         """Estimate the steps until the autocorrelation falls below 1/e, see `kaffee.metrics.spectra`."""

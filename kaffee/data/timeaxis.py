@@ -16,29 +16,36 @@ from kaffee.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kaffee.data._calendars import Calendar
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (1, 9999))
 _TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", re.IGNORECASE)
+_COMPACT, _MONTHS = "%Y%m%d", "%Y-%m"
+_MONTH = re.compile(r"\d{4}-\d{2}")
 
 
 @dataclass(frozen=True)
 class Dates:
-    """The way calendar times are written; in memory they are seconds since 1970.
+    """The way calendar times are written; in memory they are seconds since 1970, or steps of a `calendar`.
 
     The `zone` is empty for times without one, "Z", an offset such as "+02:00", or a name such as "Europe/Berlin";
-    `days` writes dates alone if all times are midnight.
+    `days` writes dates alone if all times are midnight, in the form of `pattern` if that is given.
     """
 
     separator: str = "T"
     zone: str = ""
     days: bool = False
+    pattern: str = ""
+    calendar: "Calendar | None" = None
 
     @classmethod
     def like(cls, cell: str) -> "Dates":
         """Recognise the form of an ISO 8601 text."""
-        stamp = datetime.fromisoformat(cell)
+        stamp = datetime.fromisoformat(_complete(cell))
+        pattern = _MONTHS if _MONTH.fullmatch(cell) else _COMPACT if cell.isdecimal() else ""
         zone = "" if stamp.tzinfo is None else "Z" if cell.endswith("Z") else stamp.isoformat()[-6:]
-        return cls(" " if " " in cell else "T", zone, days=len(cell) <= len("2024-05-31"))
+        return cls(" " if " " in cell else "T", zone, days=len(cell) <= len("2024-05-31"), pattern=pattern)
 
     def texts(self, times: Times) -> list[str]:
         """Write ISO 8601, to the coarsest of seconds, milliseconds and microseconds that tells all times apart."""
@@ -46,9 +53,10 @@ class Dates:
         if stamps is None:
             texts = [repr(time) for time in times.tolist()]
         elif self.days and (stamps == stamps.normalize()).all():
-            texts = [stamp.date().isoformat() for stamp in stamps.to_pydatetime()]
+            pattern = self.pattern if self.pattern != _MONTHS or (stamps.day == 1).all() else ""
+            texts = [date.strftime(pattern) if pattern else date.isoformat() for date in stamps.date]
         else:
-            unit, _ = _round(times)
+            unit, _ = _round(times if self.calendar is None else stamps.as_unit("us").asi8 / 1e6)
             texts = [stamp.isoformat(self.separator, unit) for stamp in stamps.to_pydatetime()]
         return [text.replace("+00:00", "Z") for text in texts] if self.zone == "Z" else texts
 
@@ -56,6 +64,10 @@ class Dates:
         """Convert seconds to a pandas index in the zone; None beyond the calendar. An unknown zone counts as UTC."""
         import pandas as pd
 
+        if self.calendar is not None:
+            from kaffee.data._calendars import localise
+
+            return localise(self.calendar.dates(times), "UTC" if self.zone == "Z" else self.zone)
         if not ((times > _FIRST) & (times < _LAST)).all():
             return None
         utc = pd.DatetimeIndex(_round(times)[1].astype("datetime64[us]"), tz=UTC)
@@ -63,6 +75,24 @@ class Dates:
             return utc.tz_convert("UTC" if self.zone == "Z" else self.zone or None)
         except (KeyError, ValueError, OSError):  # not every machine knows every zone
             return utc
+
+    def count(self, times: Times, where: str) -> Times:
+        """Convert seconds since 1970 to the unit of the times: steps of the calendar, if there is one."""
+        if self.calendar is None:
+            return times
+        stamps = replace(self, calendar=None).stamps(times)
+        if stamps is None:
+            raise DataError(f"{where}: a time beyond the years 1 to 9999 is on no calendar. Correct the times.")
+        return self.calendar.count(stamps.tz_localize(None), where)
+
+    def on_calendar(self, frequency: str | None, times: Sequence[Times]) -> "Dates":
+        """Count in steps of a calendar from now on: of `frequency`, else of what recordings at these seconds follow."""
+        from kaffee.data._calendars import Calendar, infer_frequency
+
+        stamps = [known.tz_localize(None) for t in times if (known := self.stamps(t)) is not None]
+        found = (infer_frequency(dates, days=False) for dates in stamps)
+        frequency = frequency or next((each for each in found if each is not None), None)
+        return self if frequency is None or not stamps else replace(self, calendar=Calendar(frequency, stamps[0][0]))
 
 
 def _round(times: Times) -> tuple[str, Int[np.ndarray, " T"]]:
@@ -103,6 +133,7 @@ def regularise_time(
     values: ArrayLike,
     *,
     tolerance: float = 0.05,
+    step: float | None = None,
     where: str = "series",
     place: Callable[[int], str] | None = None,
 ) -> tuple[Times, Values]:
@@ -116,6 +147,7 @@ def regularise_time(
         times: Increasing times (T,), or datetimes.
         values: Rows (T, N); NaN is missing.
         tolerance: Largest deviation from a whole number of steps, in steps.
+        step: If it is known, as on a calendar.
         where: What messages call the data.
         place: Names a row in messages, for example by its line in a file.
 
@@ -126,11 +158,11 @@ def regularise_time(
     place = place or (lambda row: f"{where}, row {row}")
     rows = as_float64(values, where)
     grid = check_times(times, len(rows), where, place)
-    if len(grid) < 3:  # one or two samples are always equally spaced
+    if len(grid) < (3 if step is None else 2):  # one or two samples are always equally spaced
         return grid, rows
     with np.errstate(over="ignore"):
         difference = np.diff(grid)
-        base = np.median(difference[difference < 1.5 * difference.min()])
+        base = step or np.median(difference[difference < 1.5 * difference.min()])
         count = np.round(difference / base)
     inserted = count.sum() - len(difference)
     # A clock that jumps by years would otherwise fill the memory with missing rows.
@@ -186,7 +218,7 @@ def seconds(cells: Sequence[str], place: Callable[[int], str], column: str) -> T
     result = np.empty(len(cells))
     for row, cell in enumerate(cells):
         try:
-            stamp = datetime.fromisoformat(cell)
+            stamp = datetime.fromisoformat(_complete(cell))
         except ValueError as error:
             raise DataError(
                 f"{place(row)}, column '{column}': {shown(cell)} is neither a number nor an ISO 8601 time "
@@ -205,10 +237,33 @@ def is_time_name(name: str) -> bool:
 def is_timestamp(cell: str) -> bool:
     """Return whether a text is an ISO 8601 date or time."""
     try:
-        datetime.fromisoformat(cell)
+        datetime.fromisoformat(_complete(cell))
     except ValueError:
         return False
     return True
+
+
+def _complete(cell: str) -> str:
+    """Add the first day to a month, which Python does not read alone."""
+    return f"{cell}-01" if _MONTH.fullmatch(cell) else cell
+
+
+def read_compact_dates(numbers: np.ndarray) -> Times | None:
+    """Read numbers such as 20240131 as seconds since 1970; None if one of them is no date from 1800 to 2100."""
+    whole = np.asarray(numbers, np.float64)
+    if whole.size == 0 or not ((whole >= 18000101) & (whole <= 21001231) & (whole == np.floor(whole))).all():
+        return None
+    days = whole.astype(np.int64)
+    year, month, day = days // 10_000, days // 100 % 100, days % 100
+    if not ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all():
+        return None
+    first = (12 * (year - 1970) + month - 1).astype("datetime64[M]")
+    date = first.astype("datetime64[D]") + (day - 1)
+    return date.astype("datetime64[s]").astype(np.float64) if (date.astype("datetime64[M]") == first).all() else None
+
+
+COMPACT = Dates(days=True, pattern=_COMPACT)
+"""Dates written as 20240131."""
 
 
 def shown(cell: str) -> str:

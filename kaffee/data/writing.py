@@ -55,7 +55,7 @@ def write_series(
             np.save(buffer, _as_array(series, path), allow_pickle=False)
         case ".npz":
             arrays = {f"recording_{r}": values for r, values in enumerate(series.recordings)}
-            arrays |= {f"times_{r}": times for r, times in enumerate(series.times or ())}
+            arrays |= {f"times_{r}": _as_times(series, times) for r, times in enumerate(series.times or ())}
             np.savez(buffer, **arrays, columns=np.array(series.columns, dtype=np.str_))
         case ".parquet":
             import pandas as pd
@@ -64,7 +64,7 @@ def write_series(
             table = _as_table(series, path, text=False)
             frame = pd.DataFrame({name: pd.Series(column, dtype=column.dtype) for name, column in table.items()})
             frame.columns = frame.columns.astype(object)
-            frame.to_parquet(buffer, engine="pyarrow", index=False)
+            frame.to_parquet(buffer, engine="pyarrow", index=False, write_page_checksum=True)
         case _:
             buffer.write(_as_text(_as_table(series, path, text=True), "," if suffix == ".csv" else "\t").encode())
     write_atomically(path, buffer.getvalue())
@@ -76,6 +76,13 @@ def _as_array(series: Series, path: Path) -> np.ndarray:
         reason = "times" if series.times is not None else "recordings of unequal length"
         raise DataError(f"{path}: a .npy file cannot hold {reason}. Write .npz, .csv or .parquet.")
     return series.recordings[0] if series.num_recordings == 1 else np.stack(series.recordings)
+
+
+def _as_times(series: Series, times: np.ndarray) -> np.ndarray:
+    """Write steps of a calendar as the dates that they stand for, so that they are found again."""
+    dates = series.origin.dates
+    stamps = None if dates is None or dates.calendar is None else dates.stamps(times)
+    return times if stamps is None else stamps.tz_localize(None).to_numpy()
 
 
 def _as_table(series: Series, path: Path, *, text: bool) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from kaffee.errors import ConfigError, unknown
 
 T = TypeVar("T")
 
+# TOML and NumPy count in 64 bits.
+_TOO_LARGE = 2**63
+
 
 def to_dict(settings: Any) -> dict[str, Any]:
     """Convert settings to nested dictionaries; optional groups that are None are left out."""
@@ -77,11 +80,13 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
             continue
         if option is float and number:
             return float(value)
-        if option in (int, str, bool) and type(value) is option:
+        if option in (int, str, bool) and type(value) is option and (option is not int or abs(value) < _TOO_LARGE):
             return value
         if get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(value)
-        words.append({type(None): "none", int: "a whole number", float: "a number"}.get(option, str(option)))
+        large = " of at most 19 digits" if type(value) is int and abs(value) >= _TOO_LARGE else ""
+        names = {type(None): "none", int: f"a whole number{large}", float: "a number"}
+        words.append(names.get(option, str(option)))
     raise ConfigError(f"{path} = {_shorten(value)} does not fit; it must be {' or '.join(words)}.")
 
 

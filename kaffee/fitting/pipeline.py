@@ -239,6 +239,7 @@ def fit(
             "train_fingerprint": train.fingerprint,
             "versions": versions(),
             "settings": to_dict(settings),
+            **({} if series.frequency is None else {"frequency": series.frequency}),
             **licence_terms(start.model.core),
         },
     )

@@ -24,7 +24,7 @@ from kaffee.fitting.initial_core import load_with_core
 from kaffee.fitting.pipeline import Fit, Stage, StageStore, fit
 from kaffee.fitting.settings import FitSettings
 from kaffee.foundation.context import split_context
-from kaffee.inference.matching import match_series
+from kaffee.inference.matching import match_series, model_frequency
 from kaffee.records import jsonable, machine, read_json, read_record, versions, write_json, write_record
 from kaffee.systems.catalogue import get_system, system_names
 from kaffee.systems.simulation import Truth, simulate
@@ -124,8 +124,10 @@ class Run(StageStore):
 
     @classmethod
     def open(cls, path: str | Path, *, core: Any = None) -> Self:
-        """Open the folder of a run or of a model; raise if it is neither."""
-        run = cls(path, core=core)
+        """Open the folder of a run or of a model, which a file in it names as well; raise if it is neither."""
+        path, names = Path(path), ("run.json", "model.json")
+        inside = path.is_file() and any((path.parent / name).exists() for name in names)
+        run = cls(path.parent if inside else path, core=core)
         if not (run.path / "model.json").exists():
             run.record  # noqa: B018
         return run
@@ -201,6 +203,10 @@ class Run(StageStore):
     def loaded(self) -> Loaded:
         """The data, which must not have changed since the run was started."""
         loaded = self.source.load(self.settings)
+        if loaded.series.frequency and loaded.series.fingerprint != self.record["data"]["fingerprint"]:
+            # Runs of earlier versions counted dates in seconds.
+            options = {**self.source.options, "frequency": False}
+            loaded = replace(self.source, options=options).load(self.settings)
         self.source.check_unchanged(loaded.series, self.record["data"]["fingerprint"])
         return loaded
 
@@ -265,11 +271,12 @@ class Run(StageStore):
 
     def on(self, files: list[str]) -> "Run":
         """Take the recordings in these files for the held-out data; the certificate goes to the folder on-NAME."""
+        frequency = model_frequency(self.prior.reconstruction)
         try:
-            series = read_series(files, **{**self.source.options, "columns": None})
+            series = read_series(files, **{**self.source.options, "columns": None, "frequency": frequency})
         except DataError as error:  # the files may have other columns of times and recordings
             try:
-                series = read_series(files)
+                series = read_series(files, frequency=frequency)
             except DataError:
                 raise error from None
         test = match_series(self.fit.fitted.reconstruction, series)
@@ -311,7 +318,9 @@ class Run(StageStore):
 
 
 def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
-    """Read a model from its folder, or the fitted model of a run; nothing in the folder can execute code.
+    """Read a model from its folder, or the fitted model of a run, or from a file in one of them.
+
+    Nothing in the folder can execute code.
 
     Args:
         core: Needed only for a core of the user's own class: an object of that class with the same shapes, whose

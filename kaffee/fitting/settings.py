@@ -21,6 +21,8 @@ _CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
 
 # A covariance of this size takes 400 MB; more is a slip of the keyboard.
 _MAX_LATENT_DIM = 10_000
+_MAX_STEPS = 100_000_000
+_MOST = {"hidden_dim": 100_000, "depth": 100, "degree": 20}
 # JAX takes the lower 32 bits of a seed, so that larger ones would silently repeat.
 _MAX_SEED = 2**32 - 1
 
@@ -49,6 +51,9 @@ class CoreSettings:
     def __post_init__(self) -> None:
         if self.latent_dim is not None and not 1 <= self.latent_dim <= _MAX_LATENT_DIM:
             raise ConfigError(f"core.latent_dim lies between 1 and {_MAX_LATENT_DIM}, not {self.latent_dim}.")
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise ConfigError(f"core.{name} is at most {most}, not {getattr(self, name)}.")
 
     def resolved_dim(self, num_observed: int) -> int:
         """Return M for data with N coordinates."""
@@ -109,6 +114,10 @@ class SimulationSettings:
     num_steps: int = 20_000
     process_noise: float = 0.02
     observation_noise: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.num_steps > _MAX_STEPS:
+            raise ConfigError(f"simulation.num_steps is at most {_MAX_STEPS}, not {self.num_steps}.")
 
 
 @dataclass(frozen=True)

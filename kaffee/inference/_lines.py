@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -161,12 +162,16 @@ class Clock:
     """Counts the model's steps between the times of lines; a reading without a time is one step.
 
     A time that does not fit breaks its line and is remembered: if the next one fits to it, the clock was reset.
-    Without the time of a step, all lines are one step each, whatever their times are.
+    Without the time of a step, all lines are one step each, whatever their times are. Steps of a `frequency`, such as
+    months, are counted on its calendar.
     """
 
-    def __init__(self, step: float | None, time: float | None = None, steps_since_time: int = 0) -> None:
-        self._step, self.time, self.steps_since_time = step, time, steps_since_time
+    def __init__(
+        self, step: float | None, time: float | None = None, steps_since_time: int = 0, frequency: str | None = None
+    ) -> None:
+        self._step, self.time, self.steps_since_time, self._frequency = step, time, steps_since_time, frequency
         self._odd: float | None = None
+        self._dated = False
         self._steps_since_odd = 0
 
     def misses(self, time: Any) -> bool:
@@ -183,7 +188,7 @@ class Clock:
 
         A time that does not lie whole steps ahead, or too many of them, raises `BrokenLine`.
         """
-        now = _read_time(time)
+        now, self._dated = _read_time(time), isinstance(time, str)
         if now is None or self._step is None:
             self.tick()
             return 0
@@ -195,17 +200,33 @@ class Clock:
                 raise BrokenLine(skipped)
             # The clock was reset: ahead by so much, or back by an unknown time.
             assert self.time is not None
-            ahead, taken = (now - self.time) / self._step, 1 + self.steps_since_time
+            ahead, taken = self._count(self.time, now), 1 + self.steps_since_time
             skipped = since_odd if ahead < 1.0 else max(round(min(ahead, MOST_SKIPPED + taken)) - taken, 0)
         self.time, self.steps_since_time, self._odd = now, 0, None
         return skipped
+
+    def _count(self, before: float, now: float) -> float:
+        """Count the steps from one time to another; on a calendar NaN if it does not have them both."""
+        assert self._step is not None
+        if self._frequency is None or not self._dated:
+            return (now - before) / self._step
+        from pandas import to_datetime
+
+        from kaffee.data._calendars import Calendar
+
+        dates = to_datetime([before, now], unit="s")
+        with suppress(DataError):
+            return float(Calendar(self._frequency, dates[0]).count(dates, "time")[1])
+        return math.nan
 
     def _compare(self, before: float, taken: int, now: float) -> int | str:
         """Count the steps between two times that were not taken yet, or say what is wrong."""
         assert self._step is not None
         if now <= before:
             return f"time {'repeats' if now == before else 'goes back'}: {now:.12g} after {before:.12g}"
-        ratio = (now - before) / self._step
+        ratio = self._count(before, now)
+        if math.isnan(ratio):
+            return f"time is no step of the calendar '{self._frequency}'"
         if not ratio - 1.5 < MOST_SKIPPED + taken:
             return f"time jumps by {ratio:.6g} steps, from {before:.12g} to {now:.12g}; {MOST_SKIPPED} can be filled in"
         steps = round(ratio)

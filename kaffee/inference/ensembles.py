@@ -68,13 +68,18 @@ def forecast(
         "steps": num_steps,
         "members": members,
         "diverged": int(away[:, :, -1].sum()),
-        "first_times": [float(t[0]) for t in times],
+        "first_times": [float(t[0]) if series.frequency is None else _show(series, t[0]) for t in times],
     }
     return Estimates(tuple(estimates), "forecast", facts, origin=series.origin.of(list(starts)))
 
 
 def _read_times(series: Series, recording: int, dt: float) -> Float[np.ndarray, " T"]:
     return dt * np.arange(series.lengths[recording]) if series.times is None else series.times[recording]
+
+
+def _show(series: Series, time: float) -> str:
+    dates = series.origin.dates
+    return f"{time:g}" if dates is None else dates.texts(np.array([time]))[0]
 
 
 def _choose_starts(series: Series, dt: float, at: float | None) -> dict[int, int]:
@@ -87,10 +92,10 @@ def _choose_starts(series: Series, dt: float, at: float | None) -> dict[int, int
         row = int(np.argmin(np.abs(times - at)))
         if abs(times[row] - at) <= 0.5 * (series.time_step or dt):
             starts[r] = row
-        spans.append(f"{times[0]:g} to {times[-1]:g}")
+        spans.append(f"{_show(series, times[0])} to {_show(series, times[-1])}")
     if not starts:
         raise DataError(
-            f"{series.label}: no recording covers the time {at:g}; they span {', '.join(spans[:5])}"
+            f"{series.label}: no recording covers the time {_show(series, at)}; they span {', '.join(spans[:5])}"
             f"{', ...' if len(spans) > 5 else ''}."
         )
     return starts

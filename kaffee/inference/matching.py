@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from typing import Literal
 
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
@@ -14,6 +15,12 @@ STEP_TOLERANCE = 0.01
 def model_columns(reconstruction: Reconstruction) -> tuple[str, ...]:
     """Name the observed coordinates; x1..xN for a model that was never told."""
     return check_columns(reconstruction.columns or None, reconstruction.model.num_observed, "model")
+
+
+def model_frequency(reconstruction: Reconstruction) -> str | Literal[False] | None:
+    """Name the calendar of the dates that a model was fitted to; False if it counts in seconds, None if unknown."""
+    stored = reconstruction.provenance.get("frequency")
+    return stored if isinstance(stored, str) else None if reconstruction.dt == 1.0 else False
 
 
 def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Series:

@@ -13,6 +13,7 @@ from kaffee.filtering.smoother import smooth_rows
 from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
 from kaffee.inference.matching import match_series
 from kaffee.inference.results import Estimate, Estimates, RowArrays
+from kaffee.metrics.scores import NLL_UNIT
 
 
 def filter_recordings(
@@ -25,6 +26,8 @@ def filter_recordings(
 ) -> Estimates:
     """Filter recordings by the recursion of the model's own method (Eqs. kf_predict_mean to kf_update_cov).
 
+    The summary has the `nll` in the unit of certificates; log-likelihoods are in data units.
+
     Args:
         series: In data units; several recordings of unequal length, missing entries and gaps are fine.
         gate: Reject readings whose squared normalised innovation exceeds this chi-square quantile, such as 0.9999.
@@ -36,9 +39,12 @@ def filter_recordings(
     x = batch_recordings(series.standardised(scaler), model.dtype)
     rows = sweep(model, reconstruction.filter, x, gate=make_gate(gate, patience)).rows
     arrays = [RowArrays(row, scaler) for row in split_recordings(rows, series.lengths)]
-    entries = sum(int(each["accepted"][~np.isnan(each["log_likelihood"])].sum()) for each in arrays)
+    counts = sum(each["accepted"][~np.isnan(each["log_likelihood"])].sum(axis=0) for each in arrays)
+    entries, units = int(np.sum(counts)), float(counts @ np.log(scaler.scale))
     total = sum(float(np.nansum(each["log_likelihood"])) for each in arrays)
     facts = {
+        "nll": -(total + units) / entries if entries else None,
+        "nll_unit": NLL_UNIT,
         "log_likelihood": total,
         "log_likelihood_per_entry": total / entries if entries else None,
         "rejected": sum(int(each["rejected"].sum()) for each in arrays),

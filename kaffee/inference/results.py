@@ -211,9 +211,13 @@ class Estimates(Sequence[Estimate]):
 
     def to_frame(self, levels: Sequence[float] | None = None) -> Any:
         """Make a pandas DataFrame of the table; several recordings are the first level of its index."""
-        from pandas import concat
+        from pandas import Index, concat
 
         frames = [estimate.to_frame(self._levels(levels)) for estimate in self.estimates]
+        dates = self.origin.dates
+        if dates is not None and dates.calendar is not None:
+            axes = [Index(dates.stamps(frame.index.to_numpy()), name=self.origin.time) for frame in frames]
+            frames = [frame.set_axis(axis) for frame, axis in zip(frames, axes, strict=True)]
         return frames[0] if len(frames) == 1 else concat(dict(enumerate(frames)), names=["recording"])
 
     @property

@@ -12,6 +12,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from kaffee.inference._lines import BrokenLine, Clock, LineReader, LineWriter, Reading
+from kaffee.inference.matching import model_frequency
 from kaffee.inference.online import OnlineFilter
 
 READ_SIZE = 1 << 16
@@ -67,7 +68,8 @@ def follow(
     """
     reader = LineReader(online.columns, time_column)
     writer = LineWriter(online.columns, np.dtype(online.reconstruction.model.dtype).name, levels)
-    clock = Clock(None if any_step else online.reconstruction.dt, online.time, online.steps_since_time)
+    step, frequency = online.reconstruction.dt, model_frequency(online.reconstruction) or None
+    clock = Clock(None if any_step else step, online.time, online.steps_since_time, frequency)
     total = _Followed()
     try:
         for lines in _read_batches(source):

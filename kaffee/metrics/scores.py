@@ -12,6 +12,8 @@ from scipy.stats import rankdata
 
 from kaffee.errors import ConfigError
 
+NLL_UNIT = "nats per reading, standardised units"
+"""The unit of every NLL that is shown of a fitted model."""
 STD_FLOOR = 1e-3
 TOLERANCE = 1e-10
 """What values that were computed in float64 may differ by and still be constant, in units of the largest of them."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from kaffee.data.validation import quoted
 from kaffee.errors import CheckpointError
+from kaffee.metrics.scores import NLL_UNIT
 from kaffee.records import read_json
 from kaffee.report import figures
 from kaffee.report.page import Picture, Report, Section, describe_decision
@@ -17,8 +18,8 @@ Stored = Mapping[str, Any]
 
 # (name, place in the file, what is better)
 _METRICS: tuple[tuple[str, tuple[Any, ...], str | float | None], ...] = (
-    ("nll, one step", ("scores", "methods", "surrogate", 0, "nll_standard"), "low"),
-    ("nll, longest horizon", ("scores", "methods", "surrogate", -1, "nll_standard"), "low"),
+    ("nll, one step", ("residuals", "nll_standard"), "low"),
+    ("marginal nll, longest horizon", ("scores", "methods", "surrogate", -1, "nll_standard"), "low"),
     ("crps, longest horizon", ("scores", "methods", "surrogate", -1, "crps_standard"), "low"),
     ("rmse, longest horizon", ("scores", "methods", "surrogate", -1, "rmse_standard"), "low"),
     ("gain over baseline, one step", ("scores", "skill", 0, "gain"), "high"),
@@ -151,8 +152,8 @@ def _overlay_figures(certificates: Mapping[str, Stored]) -> tuple[list[Picture],
             for run, part in parts.items()
         }
         log_x = max(len(part["horizons"]) for part in parts.values()) > 2
-        figure = figures.plot_curves({"": curves}, x="horizon (steps)", y="NLL", log_x=log_x)
-        pictures.append(Picture("NLL by horizon", "Standardised units, lower is better.", figure))
+        figure = figures.plot_curves({"": curves}, x="horizon (steps)", y="marginal NLL", log_x=log_x)
+        pictures.append(Picture("Marginal NLL by horizon", f"In {NLL_UNIT}; lower is better.", figure))
     if parts := _read_all(certificates, ["agreement"], ["frequencies"], ["spectra"], ["shown"]):
         spectra, left_out = _overlay_spectra(parts)
         pictures += spectra

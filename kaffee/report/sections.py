@@ -11,8 +11,10 @@ from kaffee.certification.check import Check
 from kaffee.certification.forecasts import SURROGATE, Fan, Scores
 from kaffee.certification.free_runs import Agreement
 from kaffee.certification.innovations import Residuals
+from kaffee.certification.remedies import suggest_remedies
 from kaffee.certification.spread import SpreadGrowth
 from kaffee.certification.tangents import TangentProxy
+from kaffee.metrics.scores import NLL_UNIT
 from kaffee.report import figures
 from kaffee.report.page import Picture, Report, Section, describe_decision
 from kaffee.tables import Table
@@ -51,8 +53,8 @@ def tabulate_results(certificate: Certificate) -> Table:
         "Held-out data and free runs",
         ("model", "nll", "coverage 90 %", "d_stsp", "d_h", "lambda_1", "diverged"),
         rows,
-        note="nll and coverage of 90 % bands: one-step predictions. d_stsp (kernel densities), d_h and lambda_1: "
-        f"medians over {protocol['num_runs']} free runs of the core against {protocol['reference']}.{notes}",
+        note=f"nll ({NLL_UNIT}) and coverage of 90 % bands: one-step predictions. d_stsp (kernel densities), d_h and "
+        f"lambda_1: medians over {protocol['num_runs']} free runs of the core against {protocol['reference']}.{notes}",
     )
 
 
@@ -66,6 +68,7 @@ def lay_out_certificate(certificate: Certificate) -> Report:
     )
     sections = [
         Section("Result", page.get("summary", ""), tables=[tabulate_results(certificate)]),
+        *([Section("What to do", " ".join(remedies))] if (remedies := suggest_remedies(certificate)) else []),
         *_list_sections(certificate),
     ]
     if losses := [each for each in certificate.training if len(each.values)]:
@@ -151,7 +154,7 @@ def _draw_fan(fan: Fan) -> Picture:
 
 
 def _show_skill(scores: Scores) -> Section:
-    fields = {"nll_standard": "NLL", "crps_standard": "CRPS", "rmse_standard": "RMSE"}
+    fields = {"nll_standard": "marginal NLL", "crps_standard": "CRPS", "rmse_standard": "RMSE"}
     panels = {
         label: {
             "kaffee" if name == SURROGATE else name: (scores.horizons, [getattr(score, field) for score in own])
@@ -170,8 +173,12 @@ def _show_skill(scores: Scores) -> Section:
         f"{h} step{'s' * (h > 1)}: {each.gain:+.3f} ± {each.error:.3f} nats over {each.baseline}"
         for h, each in zip(scores.horizons, scores.skill, strict=True)
     )
-    columns = ("steps", "method", "nll", "crps", "rmse", "coverage 90 %", "readings")
-    table = Table(f"Scores of forecasts from {scores.num_starts} held-out rows", columns, rows, note=skill)
+    note = (
+        f"Marginal nll: {NLL_UNIT}, every coordinate scored alone; the nll of the model scores those of a row "
+        f"together, on all held-out rows. Gains: {skill}."
+    )
+    columns = ("steps", "method", "marginal nll", "crps", "rmse", "coverage 90 %", "readings")
+    table = Table(f"Scores of forecasts from {scores.num_starts} held-out rows", columns, rows, note=note)
     return Section("Skill", tables=[table], pictures=[Picture("Forecasts against baselines", caption, figure)])
 
 
@@ -188,8 +195,7 @@ def _show_calibration(residuals: Residuals) -> Section:
     ]
     low, high = residuals.nis_band
     rows: list[list[Any]] = [
-        ["NLL per reading, data units", residuals.nll, ""],
-        ["NLL per reading, standardised", residuals.nll_standard, ""],
+        [f"NLL, {NLL_UNIT}", residuals.nll_standard, ""],
         ["NIS per reading", residuals.nis, f"1; {low:.3f} to {high:.3f} if calibrated"],
         ["KS distance of PIT", residuals.ks, "0"],
         *([f"coverage of {float(level):.0%} bands", share, level] for level, share in residuals.coverage.items()),

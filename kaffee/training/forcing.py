@@ -44,7 +44,8 @@ class Forcing:
 
     def strengths(self, num_steps: int) -> np.ndarray:
         """Compute s_1, ..., s_T, counted from the start of a window."""
-        return np.where(np.arange(1, num_steps + 1) % self.interval == 0, self.alpha, 0.0)
+        interval = min(self.interval, num_steps + 1)  # no overflow in 64 bits
+        return np.where(np.arange(1, num_steps + 1) % interval == 0, self.alpha, 0.0)
 
 
 class _ForcedRun(NamedTuple):

@@ -23,6 +23,9 @@ from kaffee.training.guard import PATIENCE, Guard, apply_guard
 from kaffee.training.optimiser import Optimiser
 from kaffee.training.update import Objective, TrainState, initial_state, one_update
 
+# Windows beyond this many do not fit into any memory; more is a slip of the keyboard.
+_MAX_BATCH = 1_000_000
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -44,6 +47,8 @@ class Schedule:
         for name in ("batch_size", "report_every", "save_every", "patience"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.batch_size > _MAX_BATCH:
+            raise ConfigError(f"batch_size is at most {_MAX_BATCH}, not {self.batch_size}.")
         if not 0 <= self.num_updates <= np.iinfo(np.int32).max:
             raise ConfigError(f"num_updates lies between 0 and {np.iinfo(np.int32).max}, not {self.num_updates}.")
 

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from kaffee.data.reading import read_series
+from kaffee.data.writing import write_series
 from kaffee.errors import ConfigError, DataError
 
 NAN = float("nan")
@@ -366,3 +367,27 @@ def test_reading_needs_no_jax_and_pandas_only_for_files(write):
     code += "; print({'jax'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["set()", "set()"]
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_damaged_pages_are_no_numbers(write, checksums):
+    """With checksums every change is found; without, values beyond the range that the file states."""
+    values = np.random.default_rng(0).normal(size=500)
+    buffer = io.BytesIO()
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": checksums}
+    pyarrow.parquet.write_table(pyarrow.table({"x": values}), buffer, **options)
+    content = bytearray(buffer.getvalue())
+    start = bytes(content).index(values.tobytes())
+    content[start + 100 * 8 + (0 if checksums else 7)] ^= 0x40
+    message = refusal(write(bytes(content), "a.parquet"), "cannot be read as parquet", "damaged")
+    assert ("outside its own range" in message) != checksums
+
+
+def test_parquet_is_written_with_checksums(tmp_path):
+    values = np.random.default_rng(0).normal(size=(500, 1))
+    path = write_series(values, tmp_path / "a.parquet")
+    content = bytearray(path.read_bytes())
+    place = bytes(content).find(values[100].tobytes())
+    content[place if place > 0 else 900] ^= 1
+    path.write_bytes(bytes(content))
+    refusal(path, "cannot be read as parquet")

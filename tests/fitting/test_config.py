@@ -159,3 +159,19 @@ def test_differences_name_the_keys():
 
 def test_parsing_makes_nested_tables():
     assert parse_override("a.b.c=[1, 'x']") == {"a": {"b": {"c": [1, "x"]}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"pretraining.forcing.interval={2**63}", "interval = 9223372036854775808 does not fit.*at most 19 digits"),
+        (f"adaptation.guard={10**30}", "guard = 10+ does not fit.*at most 19 digits or none"),
+        (f"seed={-(2**70)}", "seed = -.* does not fit"),
+        (f"pretraining.schedule.batch_size={2**62}", "batch_size is at most 1000000"),
+        (f"core.hidden_dim={2**62}", "core.hidden_dim is at most"),
+        (f"simulation.num_steps={2**62}", "simulation.num_steps is at most"),
+    ],
+)
+def test_huge_numbers_are_refused(text, words):
+    with pytest.raises(ConfigError, match=words):
+        override(FitSettings(), [text])

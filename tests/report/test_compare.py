@@ -78,7 +78,7 @@ def test_runs_are_compared_from_their_files(tmp_path):
     assert rows["nll, one step"]["better"] == "–"
     assert rows["d_stsp of the core"]["b"] is None
     assert lay_out_comparison(both).sections[0].tables[0].rows[0] == ["calibration", "pass", "fail"]
-    assert list(figures(**both)[1]) == ["Coverage of one-step bands", "NLL by horizon"]
+    assert list(figures(**both)[1]) == ["Coverage of one-step bands", "Marginal NLL by horizon"]
     assert list(figures(a=own, b=own)[1])[2:] == ["Power spectra", "Lyapunov exponents of the cores"]
 
 

@@ -62,7 +62,17 @@ def test_one_number_for_one_quantity(found):
 def test_every_part_has_its_section_and_names_are_escaped(found):
     page = lay_out_certificate(with_page(found)).to_html()
     assert re.findall("<h2>(.*?)</h2>", page) == [
-        *("Result", "Attractor", "Forecast", "Skill", "Calibration", "Spread", "Spectra", "Lyapunov exponents"),
+        *(
+            "Result",
+            "What to do",
+            "Attractor",
+            "Forecast",
+            "Skill",
+            "Calibration",
+            "Spread",
+            "Spectra",
+            "Lyapunov exponents",
+        ),
         *("Filtering", "Training", "Settings", "Provenance"),
     ]
     assert "<i>a" not in page

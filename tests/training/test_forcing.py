@@ -110,3 +110,8 @@ def test_missing_entries_may_hold_anything(x64):
 def test_settings_must_make_sense(values, message):
     with pytest.raises(ConfigError, match=message):
         Forcing(**values)
+
+
+def test_an_interval_beyond_64_bits_never_forces():
+    assert not Forcing(interval=2**70).strengths(5).any()
+    np.testing.assert_array_equal(Forcing(interval=5).strengths(5), [0, 0, 0, 0, 1])
