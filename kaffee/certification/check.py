@@ -92,7 +92,7 @@ def check(
             "core_seed": CORE_SEED if reconstruction.model.core.noise_dim else None,
             "d_stsp": "kernel densities, median of free runs",
             "d_h": "Gaussian smoothing of 20 bins, median of free runs",
-            "nll": "one step, standardised units, after the warm-up of a model without a climate",
+            "nll": "one step, standardised units" + ", after the warm-up" * (reconstruction.model.climate is None),
         },
     )
 
