@@ -94,7 +94,7 @@ def check(
             "d_stsp": "kernel densities, median of free runs",
             "d_h": "Gaussian smoothing of 20 bins, median of free runs",
             "noise": "distances of readings of free runs, with the model's observation noise",
-            "nll": f"{NLL_UNIT}, one step, after the warm-up of a model without a climate",
+            "nll": f"{NLL_UNIT}, one step" + ", after the warm-up" * (reconstruction.model.climate is None),
         },
     )
 

@@ -1,5 +1,6 @@
 """Propagation without observations: free runs and ensembles, with the shell off (core) or on (stochastic)."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kaffee.filtering.gaussian import Belief
 from kaffee.model.core import Core
 from kaffee.model.statespace import StateSpaceModel
+from kaffee.model.wrappers import Confined
 
 # Standardised attractors live within a few units; a state beyond this has left for good.
 DIVERGENCE_BOUND = 1e3
@@ -47,13 +49,15 @@ def free_run(
 ) -> _Rollout:
     """Run the surrogate on its own from latent states, in standardised coordinates.
 
+    Where a confined core with a climate leaves its box, the run goes on from the mean of the climate.
+
     Args:
         key: Turns the shell on: process noise at each step, observation noise on the output. None: the bare core.
         core_key: Draws the noise inside the core, which belongs to it and not to the shell (DynaMix's gate).
         transient: Steps that are run first and not kept; divergence within them counts.
         bound: Largest coordinate that still counts as on the attractor.
     """
-    model = model.exact()
+    model = _let_return(model.exact())
 
     def body(carry: _Carry, now: tuple[Array, Array | None]) -> tuple[_Carry, _Pair]:
         (z, diverged_at, outside), (t, eps) = carry, now
@@ -108,6 +112,17 @@ def forecast_ensemble(
 
     _, xs = jax.lax.scan(body, z.reshape(-1, z.shape[2]), jax.random.split(key_path, num_steps))
     return jnp.moveaxis(xs.reshape(num_steps, *z.shape[:2], -1), 0, 2)
+
+
+def _let_return(model: StateSpaceModel) -> StateSpaceModel:
+    """Let a run that leaves the box around training states go on from the mean of the climate, not from the wall.
+
+    Noise kicks a run out of the basin once in thousands of steps. What was never trained there drives it outward, and a
+    wall would hold it for good. Filters and forecasts keep the wall: what they start from was read.
+    """
+    if model.climate is None or not isinstance(model.core, Confined):
+        return model
+    return model.replace(core=replace(model.core, home=model.climate.mean))
 
 
 def _propagate(

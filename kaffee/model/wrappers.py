@@ -31,22 +31,31 @@ class Confined(Core):
     Inside the box nothing changes. Outside, a clipped coordinate no longer influences the next state, also in the
     Jacobian. An AL-RNN is not bounded by itself; it maps a box to a bounded set, so that no confined free run diverges.
     Gradients treat the box as constant.
+
+    With a `home`, a state outside goes on from there instead, F(home), and forgets where it was. That is for free runs:
+    a wall attracts what a map that was never trained there drives against it, and keeps it.
     """
 
     inner: Core
     low: Float[Array, " M"]
     high: Float[Array, " M"]
+    home: Float[Array, " M"] | None = None
 
     @property
     def latent_dim(self) -> int:
         return self.inner.latent_dim
 
     def _clip(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:
+        if self.home is not None:
+            return jnp.where(self.inside(z) > 0, z, jax.lax.stop_gradient(self.home))
         return jnp.clip(z, jax.lax.stop_gradient(self.low), jax.lax.stop_gradient(self.high))
 
     def inside(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:
-        """Mark coordinates within the box by 1, clipped ones by 0."""
-        return ((z >= self.low) & (z <= self.high)).astype(z.dtype)
+        """Mark coordinates that are taken as they are by 1, others by 0: clipped ones, or with a `home` all."""
+        within = (z >= self.low) & (z <= self.high)
+        if self.home is not None:
+            within = jnp.broadcast_to(jnp.all(within, axis=-1, keepdims=True), z.shape)
+        return within.astype(z.dtype)
 
     def contains(self, z: Float[Array, "... M"]) -> Bool[Array, "..."]:
         return jnp.all((z >= self.low) & (z <= self.high), axis=-1)
@@ -104,7 +113,7 @@ class Confined(Core):
         """Wrap the inner core's cotangents; those of the box are zero."""
         if inner_bar is None:
             return None
-        return Confined(inner_bar, jnp.zeros_like(self.low), jnp.zeros_like(self.high))
+        return Confined(inner_bar, *jax.tree.map(jnp.zeros_like, (self.low, self.high, self.home)))
 
 
 class Custom(Core):

@@ -1,5 +1,7 @@
 """Wrapped cores: a box leaves its inside unchanged and never diverges; functions become cores or are refused."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from kaffee.filtering.sweep import run_filter
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
 from kaffee.model.maps import Linear
+from kaffee.model.statespace import Climate
 from kaffee.model.wrappers import Confined, Custom, as_core
 from kaffee.training.guard import _state_range as state_range
 from kaffee.training.guard import confine
@@ -63,6 +66,37 @@ def test_moments_and_cotangents_are_the_default_ones(kind, x64):
         for f in (core.pull_back_mean, lambda *a, **k: Core.pull_back_mean(core, *a, **k))
     )
     np.testing.assert_allclose(flat(ours), flat(generic), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["straight_through", "smooth"])
+def test_with_a_home_all_of_a_state_outside_goes_on_from_there(kind, x64):
+    home = jnp.full(LATENT, 0.1)
+    core = replace(make_confined(kind), home=home)
+    z, P = make_belief()
+    z = z.at[0].set(0.3)
+    np.testing.assert_array_equal(core.predict_mean(z)[0], core.inner.predict_mean(z)[0])
+    outside = jnp.full((1, LATENT), 0.3).at[0, 2].set(0.7)
+    np.testing.assert_array_equal(core.predict_mean(outside), core.inner.predict_mean(home[None]))
+    assert not core.jacobian(outside[0]).any()
+    for ours, generic in zip(core.predict_moments(z, P), Core.predict_moments(core, z, P), strict=True):
+        np.testing.assert_allclose(ours, generic, rtol=1e-12, atol=1e-13)
+    mean_bar, P_bar = make_belief(seed=1)
+    ours = core.pull_back_moments(z, P, mean_bar, P_bar, with_core=True)
+    generic = Core.pull_back_moments(core, z, P, mean_bar, P_bar, with_core=True)
+    np.testing.assert_allclose(flat(ours), flat(generic), rtol=1e-11, atol=1e-12)
+
+
+def test_a_free_run_that_leaves_goes_home_and_a_filter_stays_at_the_wall():
+    M = small_model().latent_dim
+    # it doubles towards the wall, where F(wall) is beyond it: the wall would hold it
+    core = Confined(Linear(2.0 * jnp.eye(M), jnp.full(M, 0.1)), jnp.full(M, -1.0), jnp.full(M, 1.0))
+    model = small_model().replace(core=core)
+    at_wall = free_run(model, jnp.zeros((1, M)), 60).states
+    assert (at_wall[0, 10:] > 1.0).all()
+    model = model.replace(climate=Climate.from_moments(np.full(M, -0.05), np.eye(M)))
+    states = free_run(model, jnp.zeros((1, M)), 60).states
+    assert 0.1 < (states > 1.0).mean() < 0.3
+    np.testing.assert_allclose(model.core.predict_mean(jnp.full((1, M), 5.0)), 2.1, rtol=1e-6)
 
 
 def test_exact_and_surrogate_reach_the_inner_core(x64):
