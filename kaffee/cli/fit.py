@@ -130,6 +130,7 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
     from rich.console import Console
 
     from kaffee.certification.certificate import describe_shortage
+    from kaffee.certification.drift import measure_drift
     from kaffee.cli._conclusion import conclude, load_conclusion, show
     from kaffee.fitting.initial_core import is_own
     from kaffee.fitting.run import short_recordings, summarise
@@ -145,6 +146,9 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
         run.core = settings.core.start  # whoever fits or resumes names the code; other commands must be told
     known = load_conclusion(run)
     if known is None:
+        drift = measure_drift(*loaded.series.split(1.0 - settings.test_fraction))
+        if drift is not None and drift.drifts:
+            console.print(f"warning: {drift.sentence}", **warn)
         if certify and (few := describe_shortage(loaded.series.split(1.0 - settings.test_fraction)[1])):
             console.print(f"warning: {few}", **warn)
         with TrainingProgress(console, quiet=quiet) as progress:

@@ -106,7 +106,7 @@ class Extent(NamedTuple):
         distances = extent._measure_distances(some) if seen.std(axis=0).all() else np.zeros(1)
         return extent._replace(farthest=float(max(distances[np.isfinite(distances)], default=0.0)))
 
-    def _measure_distances(self, runs: Recordings) -> Float[np.ndarray, " S"]:
+    def _measure_distances(self, runs: Recordings | Float[np.ndarray, "S L N"]) -> Float[np.ndarray, " S"]:
         seen = runs if self.delays is None else [self.delays.embed(run) for run in runs]
         return d_stsp_kernel(self.rows, [_thin(run, MAX_DENSITY_ROWS) for run in seen])
 
