@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from kaffee.certification.check import Check, check
+from kaffee.certification.drift import Drift, measure_drift
 from kaffee.certification.forecasts import Fan, Scores, default_horizons, forecast_fan, score_forecasts
 from kaffee.certification.free_runs import MIN_ROWS, Agreement, agreement
 from kaffee.certification.innovations import (
@@ -26,6 +27,7 @@ from kaffee.certification.innovations import (
     filter_pass,
     residual_checks,
 )
+from kaffee.certification.purpose import Purpose, state_purpose
 from kaffee.certification.spread import SpreadGrowth, spread_growth
 from kaffee.certification.tangents import TangentProxy, tangent_proxy
 from kaffee.certification.verdicts import Status, Verdict, judge, worst
@@ -117,6 +119,8 @@ class Certificate:
         about: Method, time step, data and settings.
         checks: The prior and the model in a few numbers.
         training, page: Loss curves; title, command and settings of the fit, if the caller adds them.
+        drift: Data against data, which no model enters.
+        purpose: What the model is good for; None in certificates of versions that did not say so, as `drift`.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -132,6 +136,8 @@ class Certificate:
     checks: dict[str, Check] = field(default_factory=dict)
     training: tuple[Losses, ...] = ()
     page: dict[str, Any] = field(default_factory=dict)
+    drift: Drift | None = None
+    purpose: Purpose | None = None
 
     @property
     def axes(self) -> dict[int, Status]:
@@ -156,7 +162,8 @@ class Certificate:
         """Build a certificate from the values of `to_dict` and `arrays`; NaN where JSON had no number."""
         drawn = {name: np.asarray(run, np.float64) for name, run in arrays.items()}
         # Every part must be there, if only as None: a page without one would look complete.
-        parts = {part.name: values[part.name] for part in fields(cls)}
+        later = {"drift": None, "purpose": None}
+        parts = {part.name: values[part.name] for part in fields(cls) if part.name in values or part.name not in later}
         if parts["agreement"] is not None:
             parts["agreement"] = {**parts["agreement"], "drawn": drawn}
         return cast(Self, _rebuild(cls, parts))
@@ -307,8 +314,9 @@ def certify(
         checks["prior"] = check(prior, test, free=known, **size)
     known = None if free is None else (free.core, free.exponents, free.num_rows)
     checks[reconstruction.method] = check(reconstruction, test, residuals=residuals, free=known, **size)
+    verdicts = judge(parts, missing, horizon=tau)
     return Certificate(
-        judge(parts, missing, horizon=tau),
+        verdicts,
         residuals,
         scores,
         spread,
@@ -328,6 +336,8 @@ def certify(
         },
         withheld=_withhold_readings(reconstruction, test, None if truth is None else truth.test_states),
         checks=checks,
+        drift=measure_drift(train, test),
+        purpose=state_purpose(verdicts, scores, reconstruction.dt),
     )
 
 

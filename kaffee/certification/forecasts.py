@@ -265,7 +265,8 @@ def score_forecasts(
     if linear is not None:
         forecasts["linear"] = _gaussian_forecast(linear, horizons)
     methods: dict[str, list[_Score]] = {name: [] for name in forecasts}
-    skill, over_climatology = [], []
+    skill: list[_Skill] = []
+    over_climatology: list[_Skill] = []
     for i, h in enumerate(horizons):
         y = starts.ahead(run.standard, h)
         mask = ~np.isnan(y)

@@ -71,7 +71,7 @@ class RunSummary(NamedTuple):
         trapped: Number of runs that stay in a part of the attractor, or at rest (`kaffee.metrics.attractors`).
         at_wall: Number of others that live at the wall of the data's region, where their core holds them back.
         clipped: Share of steps at which it does so, mean over runs.
-        periodic: Number of other noise-free runs that repeat themselves where the data do not.
+        periodic: Number of others that repeat themselves where the data do not, up to noise.
         wandering: The same, but the model's noise makes its runs forget as fast as the data do.
         period: Steps after which these repeat themselves, the median; 0 without any.
         occupations, rhythms: D_stsp and D_H of every run that did not diverge.
@@ -197,6 +197,9 @@ def agreement(
     summaries: dict[str, Any] = {
         name: None if run is None else summarise_runs(run, beside.get(name)) for name, run in free.items()
     }
+    for bare, noisy in (("core", "stochastic"), ("prior_core", "prior_stochastic")):
+        if summaries[bare] is not None:
+            summaries[noisy] = _share_periods(summaries[bare], summaries[noisy], runs)
     ideal = None if truth is None or len(truth) < count else truth
     ideal_pieces = [] if ideal is None else [ideal[i - count : i] for i in range(count, len(ideal) + 1, count)]
     noise, rng = free["core"].noise, np.random.default_rng(seed)
@@ -287,6 +290,14 @@ def summarise_runs(runs: FreeRunEvaluation, noisy: FreeRunEvaluation | None = No
         occupations=np.array(occupation),
         rhythms=np.array([d.d_h for d in runs.distances]),
     )
+
+
+def _share_periods(core: RunSummary, noisy: RunSummary, runs: int) -> RunSummary:
+    """Count runs with noise as repeating themselves where those of the core do and the noise does not make up for it.
+
+    In a run with noise a period cannot be seen, but its rhythm is that of the core.
+    """
+    return noisy._replace(periodic=min(core.periodic, runs - noisy.lost), period=core.period if core.periodic else 0)
 
 
 def average_exponents(runs: FreeRunEvaluation, dt: float) -> Exponents | None:

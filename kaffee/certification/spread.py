@@ -193,7 +193,8 @@ def _correlate_with_error(
         ratio = np.where(np.abs(ceiling) >= MIN_CEILING, achieved / ceiling, np.nan)
     products = _rank_sizes(predictor - np.min(predictor), mask) * _rank_sizes(error, mask)
     _, deviation, found = block_mean(products, mask, blocks)
-    return _Ranks(*achieved.tolist(), *ceiling.tolist(), *ratio.tolist(), student_limit(found) * deviation)
+    ranks = _Ranks(*achieved.tolist(), *ceiling.tolist(), *ratio.tolist())
+    return ranks._replace(within_chance=student_limit(found) * deviation)
 
 
 def _bin(variance: Float[np.ndarray, " E"], squares: Float[np.ndarray, " E"]) -> tuple[np.ndarray, np.ndarray, float]:

@@ -49,9 +49,9 @@ LEAST_NONLINEAR, LEAST_RELIABLE = 0.05, 0.5
 OCCUPATION, LEAST_EXCESS = (0.5, 1.0), 0.1
 SPECTRUM = (0.1, 0.25)  # excess of D_H over that of data against data; a run at rest has 1
 LOST = 0.1  # share of free runs that may be lost before "warn" turns into "fail"
-# Probability by which runs that are no farther from the held-out data than training pieces seem to be farther. It
-# excuses no more than an excess of so many nats: pieces of a recording that drifts differ by anything.
-BY_CHANCE, MOST_EXCUSED = 0.001, 1.0
+# Probability by which runs that are no farther from the held-out data than training pieces are seem to be farther. It
+# excuses no distance beyond so many nats and twice that of the pieces, as far as a run that is trapped.
+BY_CHANCE, MOST_EXCUSED = 0.001, 2.0
 
 _FREE_RUNS = (
     "passes if no long free run diverges, stays in a part of the attractor, lives at the wall or, without noise, "
@@ -383,7 +383,7 @@ def _judge_run(name: str, agreement: Agreement, run: RunSummary) -> Verdict:
     # Pieces of a recording that drifts differ by anything; that excuses no more than the linear model.
     chance = min((highest.d_stsp - floor.d_stsp) / unit, OCCUPATION[1])
     if not _seem_farther(run.occupations, agreement.occupations):
-        chance = max(chance, min(excess, MOST_EXCUSED / unit))
+        chance = max(chance, min(excess, (MOST_EXCUSED + floor.d_stsp) / unit))
     allowed = max(OCCUPATION[0], chance)
     limit = floor.d_stsp + unit * allowed
     status = _grade(excess, OCCUPATION, chance)

@@ -190,7 +190,8 @@ def show(conclusion: Conclusion, *, json: bool) -> None:
 
     certificate = conclusion.certificate
     if json:
-        values = {**jsonable(certificate.checks), "axes": certificate.to_dict()["axes"]}
+        whole = certificate.to_dict()
+        values = {**jsonable(certificate.checks), **{name: whole[name] for name in ("axes", "purpose", "drift")}}
         typer.echo(json_module.dumps(values, indent=2))
         return
     for table in (tabulate_results(certificate), tabulate_verdicts(certificate)):
@@ -199,4 +200,8 @@ def show(conclusion: Conclusion, *, json: bool) -> None:
         typer.echo(line)
     for remedy in suggest_remedies(certificate):
         typer.echo(f"What to do: {remedy}")
+    if certificate.drift is not None and certificate.drift.drifts:
+        typer.echo(certificate.drift.sentence)
+    if certificate.purpose is not None:
+        typer.echo(certificate.purpose.sentence)
     typer.echo(f"Report: {conclusion.output / 'report.html'}")

@@ -131,6 +131,7 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
     from rich.console import Console
 
     from kaffee.certification.certificate import describe_shortage
+    from kaffee.certification.drift import measure_drift
     from kaffee.cli._conclusion import conclude, load_conclusion, show
     from kaffee.fitting.initial_core import is_own
     from kaffee.fitting.run import short_recordings, summarise
@@ -146,7 +147,10 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
         run.core = settings.core.start  # whoever fits or resumes names the code; other commands must be told
     known = load_conclusion(run)
     if known is None:
-        held_out = loaded.series.split(1.0 - settings.test_fraction)[1]
+        train, held_out = loaded.series.split(1.0 - settings.test_fraction)
+        drift = measure_drift(train, held_out)
+        if drift is not None and drift.drifts:
+            console.print(f"warning: {drift.sentence}", **warn)
         if certify and (few := describe_shortage(held_out, climate=bool(settings.adaptation.climate))):
             console.print(f"warning: {few}", **warn)
         with TrainingProgress(console, quiet=quiet) as progress:

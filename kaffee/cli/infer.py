@@ -195,6 +195,7 @@ def _forecast(
 
     Columns for each coordinate x: x_mean, x_std and quantiles of the ensemble.
     """
+    from kaffee.certification.purpose import read_purpose, remark_forecast
     from kaffee.inference import ensembles
 
     levels = options.parse_levels(quantiles)
@@ -205,6 +206,10 @@ def _forecast(
     facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
     sentence = f"{members} members from {len(estimates)} recording{'s' * (len(estimates) > 1)}"
     write_table(estimates.to_series(levels), output, facts, json=json, sentence=sentence)
+    if (purpose := read_purpose(run)) and not json:
+        _warn(purpose["sentence"])
+    if purpose and (remark := remark_forecast(purpose, steps)):
+        _warn(remark)
     if facts["diverged"]:
         _warn(f"warning: {facts['diverged']} of {members * len(estimates)} members left the attractor and are left out")
         raise typer.Exit(DIVERGED)
@@ -224,6 +229,8 @@ def _run_free(
     json: Json = False,
 ) -> None:
     """Let a trained model run freely, in the units of its data; `kaffee simulate` does the same for a true system."""
+    from kaffee.certification.purpose import read_purpose, remark_run
+    from kaffee.filtering.rollout import AT_WALL
     from kaffee.fitting.run import load
     from kaffee.inference.ensembles import simulate
 
@@ -232,7 +239,11 @@ def _run_free(
     estimates = simulate(load(run, core=core), steps, **how)
     facts = {**estimates.describe(), "seed": seed, "shell": shell}
     write_table(estimates.to_series(), output, facts, json=json, sentence=facts["divergence"])
-    if any(facts["diverged_at"]):
+    if (purpose := read_purpose(run)) and not json:
+        _warn(purpose["sentence"])
+    if purpose and (remark := remark_run(purpose, noise=shell)):
+        _warn(remark)
+    if any(facts["diverged_at"]) or max(facts["clipped"]) > AT_WALL:
         raise typer.Exit(DIVERGED)
 
 

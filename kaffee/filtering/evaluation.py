@@ -15,7 +15,7 @@ from kaffee.filtering.rollout import AT_WALL, free_run
 from kaffee.metrics.attractors import AttractorDistances, Estimator, Extent, measure_distances
 from kaffee.metrics.delays import Delays, choose_delays
 from kaffee.metrics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
-from kaffee.metrics.spectra import d_hellinger
+from kaffee.metrics.spectra import FLAT, d_hellinger
 from kaffee.model.statespace import StateSpaceModel
 
 
@@ -83,8 +83,8 @@ class Target:
     @cached_property
     def noise_bound(self) -> Float[np.ndarray, " N"]:
         """The largest standard deviation that white observation noise can have: that of one step, over root two."""
-        if not self.spectra:
-            return self.rows.std(axis=0)
+        if not self.spectra or len(self.rows) < 2:
+            return self.rows.std(axis=0) if len(self.rows) else np.zeros(self.rows.shape[1])
         return np.sqrt(0.5 * np.mean(np.diff(self.rows, axis=0) ** 2, axis=0))
 
 
@@ -116,10 +116,15 @@ class FreeRunEvaluation:
     @cached_property
     def distances(self) -> list[AttractorDistances]:
         """The distances of the runs that did not diverge."""
-        if self.noise is None or not self.as_readings:
+        if self.noise is None or not self.as_readings or not len(self.observations):
             return self.target.measure(self.observations)
-        rng = np.random.default_rng(0)
-        return self.target.measure([run + self.noise * rng.standard_normal(run.shape) for run in self.observations])
+        rng, unit = np.random.default_rng(0), self.target.rows.std(axis=0)
+        # A coordinate at rest stays what it is: noise would give it a spectrum.
+        noise = [self.noise * (run.std(axis=0) > FLAT * unit) for run in self.observations]
+        readings = [
+            run + std * rng.standard_normal(run.shape) for run, std in zip(self.observations, noise, strict=True)
+        ]
+        return self.target.measure(readings)
 
     @property
     def at_wall(self) -> Bool[np.ndarray, " S"]:

@@ -21,9 +21,9 @@ STILL = 0.01
 """Share of the variance of the quietest piece of data below which a run is at rest: a tenth of its deviations."""
 FAINT, ROUGH = 0.25, 0.5
 """Data are at rest where their variance is this share of the whole, and that of their steps, halved, this of it."""
-APERIODIC, EXPLAINED = 0.1, 0.5
-"""Share of their variance that data lose within a run's period if they do not repeat themselves with it, and share of
-that loss by which noise in the dynamics explains it."""
+APERIODIC, EXPLAINED = 0.1, (0.6, 1.6)
+"""Share of their variance that data lose within a run's period if they do not repeat themselves with it, and shares of
+that loss between which noise in the dynamics explains it."""
 ROUNDING = 1e-12
 """Variance that is no movement in float32."""
 
@@ -106,7 +106,7 @@ class Extent(NamedTuple):
         distances = extent._measure_distances(some) if seen.std(axis=0).all() else np.zeros(1)
         return extent._replace(farthest=float(max(distances[np.isfinite(distances)], default=0.0)))
 
-    def _measure_distances(self, runs: Recordings) -> Float[np.ndarray, " S"]:
+    def _measure_distances(self, runs: Recordings | Float[np.ndarray, "S L N"]) -> Float[np.ndarray, " S"]:
         seen = runs if self.delays is None else [self.delays.embed(run) for run in runs]
         return d_stsp_kernel(self.rows, [_thin(run, MAX_DENSITY_ROWS) for run in seen])
 
@@ -138,7 +138,7 @@ class Extent(NamedTuple):
         if len(noisy) and known.any():
             own = half_structure(noisy)
             explained = np.where(known < len(own), own[np.minimum(known, len(own) - 1)] - noise, 0.0)
-            lost = np.where(explained > EXPLAINED * lost, 0.0, lost)
+            lost = np.where((explained > EXPLAINED[0] * lost) & (explained < EXPLAINED[1] * lost), 0.0, lost)
         return np.where(lost > APERIODIC, known, 0)
 
 

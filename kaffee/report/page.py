@@ -96,6 +96,7 @@ class Report:
 
     Attributes:
         subtitle: One line under the title.
+        purpose: What the model is good for, above the verdicts.
         verdicts: Shown on the first screen.
         provenance: Where the results come from: command, seed, versions, fingerprint; the last section.
     """
@@ -103,6 +104,7 @@ class Report:
     title: str
     sections: Sequence[Section] = ()
     subtitle: str = ""
+    purpose: str = ""
     verdicts: Sequence[Verdict] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 

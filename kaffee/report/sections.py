@@ -67,7 +67,7 @@ def lay_out_certificate(certificate: Certificate) -> Report:
         f"{about['test']['steps']} held out"
     )
     sections = [
-        Section("Result", page.get("summary", ""), tables=[tabulate_results(certificate)]),
+        Section("Result", _describe_result(certificate), tables=[tabulate_results(certificate)]),
         *([Section("What to do", " ".join(remedies))] if (remedies := suggest_remedies(certificate)) else []),
         *_list_sections(certificate),
     ]
@@ -80,9 +80,16 @@ def lay_out_certificate(certificate: Certificate) -> Report:
         page.get("title", "kaffee"),
         sections,
         subtitle=f"{subtitle}. Warning: {warning}" if warning else subtitle,
+        purpose="" if certificate.purpose is None else certificate.purpose.sentence,
         verdicts=certificate.verdicts,
         provenance={**page.get("provenance", {}), **({"warning": warning} if warning else {})},
     )
+
+
+def _describe_result(certificate: Certificate) -> str:
+    """Join the summary of the fit with what data alone say about the recording."""
+    drift = certificate.drift
+    return " ".join(filter(None, (certificate.page.get("summary", ""), "" if drift is None else drift.sentence)))
 
 
 def _list_sections(certificate: Certificate) -> list[Section]:
@@ -119,21 +126,31 @@ def _show_attractor(free: Agreement) -> Section:
         "linear model with noise": free.linear,
     }
     rows: list[list[Any]] = [
-        [name, run.typical.d_stsp, run.lowest, run.highest, run.typical.d_h, run.diverged, run.trapped]
+        [
+            name,
+            *(run.typical.d_stsp, run.lowest, run.highest, run.typical.d_h),
+            *(run.diverged, run.trapped + run.periodic, run.at_wall, run.clipped),
+        ]
         for name, run in models.items()
         if run is not None
     ]
+    nothing = [None] * 4
     if free.truth is not None:
-        rows.append(["truth, noise-free", free.truth.d_stsp, None, None, free.truth.d_h, None, None])
+        rows.append(["truth without process noise", free.truth.d_stsp, None, None, free.truth.d_h, *nothing])
     pieces, worst, rest = free.floor, free.floor_highest, free.at_rest
-    rows.append(["training data", pieces.d_stsp, None, worst.d_stsp, pieces.d_h, None, None])
-    rows.append(["constant at mean", rest.d_stsp, None, None, rest.d_h, None, None])
+    rows.append(["training data", pieces.d_stsp, None, worst.d_stsp, pieces.d_h, *nothing])
+    rows.append(["constant at mean", rest.d_stsp, None, None, rest.d_h, *nothing])
+    delayed = ""
+    if free.delays is not None:
+        delayed = f" in {free.delays.copies} copies of each coordinate, {free.delays.lag} steps apart"
     note = (
         f"Medians over {free.runs} free runs of {free.steps} steps, whose ends are compared with {free.num_rows} "
-        "held-out rows: d_stsp by kernel densities, d_h by power spectra. Diverged: left the attractor. Trapped: stay "
-        "in a part of it. Training data: what a perfect model gets."
+        f"held-out rows: d_stsp by kernel densities{delayed}, d_h by power spectra. Runs of a core are compared "
+        "with the noise that readings have. Diverged: left the attractor. Trapped: stay in a part of it, or repeat "
+        "themselves where data do not. At the wall: are held back at the edge of the data's region in over a tenth "
+        "of their steps; clipped: share of all steps. Training data: what a perfect model gets."
     )
-    columns = ("run", "d_stsp", "lowest", "highest", "d_h", "diverged", "trapped")
+    columns = ("run", "d_stsp", "lowest", "highest", "d_h", "diverged", "trapped", "at the wall", "clipped")
     table = Table("Distance from the held-out recording", columns, rows, note=note)
     return Section("Attractor", tables=[table], pictures=[picture])
 

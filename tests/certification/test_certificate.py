@@ -60,12 +60,12 @@ def test_every_part_is_there(whole):
 def test_it_is_json(whole):
     text = json.dumps(whole[0].to_dict(), allow_nan=False)
     read = json.loads(text)
-    others = {"axes", "verdicts", "missing", "about", "withheld", "checks", "training", "page"}
+    others = {"axes", "verdicts", "missing", "about", "withheld", "checks", "training", "page", "drift", "purpose"}
     assert {*PARTS, *others} == set(read)
     assert read["axes"]["1"]["name"] == "local probabilistic"
     assert read["residuals"]["coverage"]["0.9"] == whole[0].residuals.coverage["0.9"]
     assert read["missing"] == {}
-    assert set(read["spread"]["horizons"][0]["foretold"]) == {"by", "rank", "error"}
+    assert set(read["spread"]["horizons"][0]["foretold"]) == {"by", "rank", "error", "chance"}
     assert all(verdict["sentence"].endswith((".", ")")) for verdict in read["verdicts"])
     assert len(text) < 500_000
 

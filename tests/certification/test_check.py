@@ -105,7 +105,7 @@ def test_fewer_rows_than_the_certificate_needs_give_no_distances(num_rows, known
 def test_free_runs_are_compared_by_the_estimators_of_the_certificate():
     data = rotation(400)
     found = check(growing(1.0), Series.from_arrays(data[:10]), reference=data, **FEW)
-    target = Target(data, "kernel", length=400)
+    target = Target(data, "kernel", length=400).with_delays([data])
     runs = run_freely(growing(1.0), data[[0, 399]], target, 1000)
     assert found.d_stsp_core == pytest.approx(np.median([d.d_stsp for d in runs.distances]))
     assert found.d_h_core == pytest.approx(np.median([d.d_h for d in runs.distances]))

@@ -137,8 +137,11 @@ def made_scores(*skills):
     ("skills", "status"),
     [
         ([(0.3, 0.02, 20), (0.1, 0.1, 20)], "pass"),
-        ([(0.3, 0.02, 20), (-0.3, 0.1, 20)], "warn"),
+        ([(0.3, 0.02, 20), (-0.5, 0.1, 20)], "warn"),
+        ([(0.3, 0.02, 20), (-0.3, 0.1, 20)], "pass"),  # three standard errors may be chance
+        ([(0.3, 0.02, 20), (-0.015, 0.001, 20)], "pass"),  # so little is no loss
         ([(0.01, 0.02, 20)], "warn"),
+        ([(0.01, 0.1, 20)], "unknown"),
         ([(-0.3, 0.02, 20)], "fail"),
         ([(np.nan, np.nan, 20)], "fail"),
         ([(0.3, np.nan, 2)], "unknown"),
@@ -156,7 +159,7 @@ def test_calibrated_spreads_reach_their_ceiling():
     std = np.exp(0.5 * rng.standard_normal((4000, 2))) * [1.0, 5.0]
     mask = rng.uniform(size=std.shape) < 0.9
     error = std * rng.standard_normal(std.shape)
-    found = _correlate_with_error(std, std, error, mask, rng)
+    found = _correlate_with_error(std, std, error, mask, rng, 20)
     assert found.within_ratio == pytest.approx(1.0, abs=0.15)
     assert found.pooled > found.within + 0.2  # the coordinates differ, which tells nothing about time
     curve = _spread_curve(std**2, error**2, mask)
@@ -169,10 +172,10 @@ def test_shuffled_and_constant_spreads_say_nothing():
     rng = np.random.default_rng(1)
     std = np.exp(0.5 * rng.standard_normal((4000, 2)))
     mask = np.ones_like(std, bool)
-    shuffled = _correlate_with_error(std, std, rng.permutation(std) * rng.standard_normal(std.shape), mask, rng)
+    shuffled = _correlate_with_error(std, std, rng.permutation(std) * rng.standard_normal(std.shape), mask, rng, 20)
     assert abs(shuffled.within_ratio) < 0.15
     constant = np.ones_like(std) * [1.0, 2.0]
-    found = _correlate_with_error(constant, constant, constant * rng.standard_normal(std.shape), mask, rng)
+    found = _correlate_with_error(constant, constant, constant * rng.standard_normal(std.shape), mask, rng, 20)
     assert found.within == 0.0
     assert np.isnan(found.within_ratio)
     assert np.isnan(_spread_curve(constant**2, std**2, mask).slope_within)

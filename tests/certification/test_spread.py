@@ -31,7 +31,7 @@ def test_sizes_that_follow_the_state_are_foretold():
     rng = np.random.default_rng(0)
     state, mask = rng.standard_normal((500, 2)), rng.uniform(size=(500, 2)) < 0.8
     error = np.exp(0.4 * state[:, :1] * state[:, 1:]) * rng.standard_normal((500, 2))
-    found = _predict_error_size(error, mask, starts_of(500), 1, state, None)
+    found = _predict_error_size(error, mask, starts_of(500), 1, 20, state, None)
     assert found.by == "the state at the start"
     assert found.rank > 0.15 > 3 * found.error
 
@@ -41,7 +41,7 @@ def test_errors_of_one_size_are_not_foretold_even_if_forecasts_overlap(seed):
     rng = np.random.default_rng(seed)
     error = moving_average(500, 10, rng)
     state = moving_average(500, 30, rng)
-    found = _predict_error_size(error, np.ones(error.shape, bool), starts_of(500), 10, state, None)
+    found = _predict_error_size(error, np.ones(error.shape, bool), starts_of(500), 10, 20, state, None)
     assert found.rank < max(0.05, 3 * found.error)
 
 
@@ -50,7 +50,7 @@ def test_variances_that_were_not_used_may_foretell():
     std = np.exp(0.5 * rng.standard_normal((500, 12)))
     error = std * rng.standard_normal(std.shape)
     found = _predict_error_size(
-        error, np.ones(std.shape, bool), starts_of(500), 1, rng.standard_normal(std.shape), std**2
+        error, np.ones(std.shape, bool), starts_of(500), 1, 20, rng.standard_normal(std.shape), std**2
     )
     assert found.by == "the core's own tangents"
     assert found.rank == pytest.approx(np.mean([spearman(std[:, j], np.abs(error[:, j])) for j in range(12)]), abs=1e-3)

@@ -61,9 +61,8 @@ def scores(*gains):
     ("gains", "status", "value", "horizon"),
     [
         ((0.1, 0.9, 0.3), "pass", 0.9, "2 steps"),
-        ((0.1, 0.9, -0.5), "warn", -0.5, "5 steps"),
+        ((0.1, 0.9, -0.7), "warn", -0.7, "5 steps"),
         ((0.1, -0.9, -0.5), "fail", -0.9, "2 steps"),
-        ((0.1, 0.05, -0.1), "warn", 0.1, "1 step"),
     ],
 )
 def test_skill_is_shown_at_the_horizon_that_decides(gains, status, value, horizon):
@@ -95,9 +94,9 @@ OCCUPATION, SPECTRUM = "excess of D_stsp, linear model = 1", "excess of D_H over
         (run_of(1.3, 0.1), {}, 1.2, OCCUPATION),
         (run_of(0.1, 0.5), {}, 0.45, SPECTRUM),
         (run_of(0.1, 0.06), {}, 0.01, SPECTRUM),
-        (run_of(0.1, 0.1, trapped=12), {}, 12, "free runs of 20 that diverge or are trapped"),
-        (run_of(np.nan, np.nan, diverged=20), {}, 20, "free runs of 20 that diverge or are trapped"),
-        (run_of(0.1, 0.1, diverged=3), {"linear": None}, 3, "free runs of 20 that diverge or are trapped"),
+        (run_of(0.1, 0.1, trapped=12), {}, 12, "free runs of 20 that are lost"),
+        (run_of(np.nan, np.nan, diverged=20), {}, 20, "free runs of 20 that are lost"),
+        (run_of(0.1, 0.1, diverged=3), {"linear": None}, 3, "free runs of 20 that are lost"),
         (run_of(0.5, 0.05), {"prior_core": run_of(-0.1, 0.1)}, 0.6, "D_stsp above the prior's, linear model = 1"),
         (run_of(1.3, 0.1), {"prior_core": run_of(0.1, 0.1)}, 1.2, OCCUPATION),
         (run_of(1.3, 0.1), {"linear": run_of(0.1, 0.1)}, 12.0, "excess of D_stsp, 0.1 nats = 1"),

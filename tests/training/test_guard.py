@@ -16,7 +16,10 @@ from kaffee.filtering.likelihood import FROZEN_CORE, KAFFEE
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
 from kaffee.model.statespace import Shell, StateSpaceModel
+from kaffee.model.wrappers import Confined
 from kaffee.records import read_record, write_record
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
 from kaffee.training.adaptation import Adaptation, build_guard
 from kaffee.training.guard import FreeRunGuard, apply_guard
 from kaffee.training.guard import _Look as Look
@@ -115,10 +118,10 @@ def circle(num_steps=800, noise=0.05):
     return clean + noise * np.random.default_rng(0).standard_normal(clean.shape)
 
 
-def rotor(growth, centre=0.0):
+def rotor(growth, centre=0.0, noise=-10.0):
     """Turns by as much as `circle` and grows by so much per step, around a centre on the diagonal."""
     turn = growth * np.array([[np.cos(0.3), np.sin(0.3)], [-np.sin(0.3), np.cos(0.3)]])
-    shell = Shell(jnp.full(2, -3.0), jnp.full(2, -3.0))
+    shell = Shell(jnp.full(2, noise), jnp.full(2, -3.0))
     core = Linear(jnp.asarray(turn, jnp.float32), jnp.asarray((np.eye(2) - turn) @ [centre, centre], jnp.float32))
     return StateSpaceModel(core, shell, Projection(2, 2), jnp.eye(2))
 
@@ -130,7 +133,7 @@ def test_it_tells_the_right_dynamics_from_rest_divergence_and_other_places():
     )
     assert right.lost == beside.lost == 0
     assert abs(right.distance) < 0.01 < beside.distance
-    assert resting == leaving == Look(20, np.inf)
+    assert resting == leaving == Look(40, np.inf)  # with noise off and on
 
 
 def test_runs_that_diverge_are_lost():
@@ -138,7 +141,29 @@ def test_runs_that_diverge_are_lost():
     values = circle()
     values[:400] = 0.0
     guard = FreeRunGuard(Series.from_arrays([values[:400], values[400:]]), every=1)
-    assert guard.look(rotor(1.01)).lost == 10
+    assert guard.look(rotor(1.01)).lost == 10 + 20  # noise leads all of them away
+
+
+def test_runs_that_only_noise_leads_away_are_lost():
+    guard = FreeRunGuard(Series.from_arrays(circle()), every=1)
+    kicked = guard.look(rotor(1.0, noise=-3.0))
+    assert 15 <= kicked.lost <= 20
+    assert kicked.distance == guard.look(rotor(1.0)).distance
+
+
+def test_runs_that_live_at_the_wall_are_lost():
+    """An unstable core in a box: it diverges no more, and is no better for it."""
+    model = rotor(1.01)
+    box = Confined(model.core, jnp.full(2, -2.0), jnp.full(2, 2.0))
+    assert FreeRunGuard(Series.from_arrays(circle()), every=1).look(model.replace(core=box)).lost == 40
+
+
+def test_a_cycle_is_lost_where_the_data_are_chaotic():
+    """Two coordinates of a chaotic system, and a run that goes around once as they do on average."""
+    data = simulate(get_system("lorenz63"), 3000).states[:, [0, 2]]
+    data = (data - data.mean(axis=0)) / data.std(axis=0)
+    guard = FreeRunGuard(Series.from_arrays(data), every=1)
+    assert guard.look(rotor(1.0)).lost >= 15
 
 
 def test_gaps_and_constant_columns_are_left_out():
