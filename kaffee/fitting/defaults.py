@@ -58,8 +58,8 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
     window = _clip_window(5 * interval, 50, 200, longest)
     scored = _clip_window(3 * tau, 64, 128, longest - 8)
     burn_in = min(8, longest - 1 - scored)
-    forcing = _count_updates(3 * rows, 30_000 if rung == "auto" else 60_000, 16 * window * M**2 * 6)
-    filtering = _count_updates(rows / 2, 10_000, 16 * (scored + burn_in) * M**3 * 12)
+    forcing = _count_updates(20 * rows, 30_000 if rung == "auto" else 60_000, 16 * window * M**2 * 6)
+    filtering = _count_updates(3 * rows, 10_000, 16 * (scored + burn_in) * M**3 * 12)
     follow = "as many as the rows are worth and time allows"
     suggested = [
         Suggested("rung", rung, "linear model first; held-back rows choose"),
@@ -80,7 +80,7 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         suggested = [each for each in suggested if each.key not in ("rung", "pretraining.optimiser.clip_norm")]
     if get_method(settings.method).train_core:
         suggested.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
-        look = min(250, max(filtering // 20, 10))
+        look = min(250, max(filtering // 40, 10))
         suggested.append(Suggested("adaptation.guard", look, "a core whose free runs or forecasts get worse goes back"))
     if settings.core.start is not None:
         suggested = [each for each in suggested if not each.key.startswith("pretraining.schedule")]

@@ -301,7 +301,7 @@ def propose_structures(series: Series, most_latent: int) -> Iterator[Structure]:
 
 
 def choose_structures(
-    series: Series, part: Series, score: ForecastScore, most_latent: int = WIDE_LATENT
+    series: Series, part: Series, score: ForecastScore, most_latent: int = WIDE_LATENT, *, seasons: bool = True
 ) -> list[tuple[Scored, Autoregression]]:
     """Fit regressions to `part`, each with its best ridge; return them with their scores, the best first.
 
@@ -309,6 +309,7 @@ def choose_structures(
         series: All standardised rows, in which a period is looked for.
         part: The rows to fit.
         most_latent: Bound on the latent size of their state-space models.
+        seasons: Whether to try harmonics of a period.
     """
     complete, times, N = [interpolate(x) for x in part.recordings], list(part.row_times), series.num_coordinates
 
@@ -324,7 +325,7 @@ def choose_structures(
         return found
 
     ranked = sorted(best_ridge(propose_structures(part, most_latent)), key=_mean)
-    period = find_period(series)
+    period = find_period(series) if seasons else None
     if period is not None and ranked:
         bases = [model.structure for _, model in ranked[:3]]
         bases += [Structure(order) for order in (1, 2, 3) if order * N <= MOST_LATENT]

@@ -180,6 +180,11 @@ def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -
         ),
         observation=LinearObservation(_single(np.hstack([B, np.zeros((len(B), num_gates))]))),
         embedding=_single(np.vstack([E, V @ E])),
+        # A gate follows the state of the row before, whose covariance with this row is about that of the row itself.
+        climate=Climate.from_moments(
+            np.concatenate([mean, V @ mean + shift]),
+            np.vstack([both := np.hstack([covariance, covariance @ V.T]), V @ both]),
+        ),
     )
 
 
@@ -212,7 +217,8 @@ def fit_linear(
     held: HeldBack | None = None,
     judge: Judge | None = None,
     *,
-    most_latent: int | None = None,
+    most_latent: int = WIDE_LATENT,
+    seasons: bool = True,
     seed: int = 0,
 ) -> LinearFit:
     """Fit a linear state-space model of x_t, its lags and its season to a standardised series.
@@ -224,6 +230,7 @@ def fit_linear(
 
     Args:
         most_latent: Bound on the number of latent coordinates.
+        seasons: Whether to try harmonics of a period.
     """
     if max(standard.lengths) < MIN_ROWS:
         raise DataError(
@@ -233,7 +240,7 @@ def fit_linear(
     held = held or hold_back(standard)
     judge = judge or Judge(held)
     score = ForecastScore(held, judge.horizons)
-    ranked = choose_structures(standard, held.part, score, most_latent or WIDE_LATENT)
+    ranked = choose_structures(standard, held.part, score, most_latent, seasons=seasons)
     best = ranked[0][0]
 
     def is_close(other: Scored, share: float) -> bool:

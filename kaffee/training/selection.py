@@ -121,13 +121,16 @@ class Scored(NamedTuple):
 
 
 class Judge:
-    """Scores state-space models by forecasts of held-back rows from filtered beliefs."""
+    """Scores state-space models by forecasts of held-back rows from filtered beliefs.
+
+    `num_independent` is how many of these rows are as good as independent.
+    """
 
     def __init__(self, held: HeldBack, horizons: Sequence[int] = HORIZONS) -> None:
         blocks, leads = held.blocks, held.leads
         longest = max(T - lead for T, lead in zip(blocks.lengths, leads, strict=True))
         # Rows that err together tell about noise no more than one of them.
-        self._independent = sum(T - lead for T, lead in zip(blocks.lengths, leads, strict=True)) / max(
+        self.num_independent = sum(T - lead for T, lead in zip(blocks.lengths, leads, strict=True)) / max(
             2.0 * held.part.decorrelation_time, 1.0
         )
         self.horizons = tuple(h for h in horizons if h == 1 or h <= longest // 3)
@@ -175,7 +178,7 @@ class Judge:
         scales = np.clip(found.x, *SCALES)
         if not found.fun < objective(np.zeros(2)):
             scales = np.zeros(2)
-        scales = scales + 0.5 * np.log1p(2.0 / max(self._independent, 1.0))
+        scales = scales + 0.5 * np.log1p(2.0 / max(self.num_independent, 1.0))
         return scale_noise(model, *scales), (float(scales[0]), float(scales[1]))
 
 
