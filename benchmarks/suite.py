@@ -26,7 +26,6 @@ from benchmarks.suite_tables import BASELINES, OUTPUT, Tables, read_results, res
 from kaffee.certification.forecasts import _ensemble_forecast, _gaussian_forecast
 from kaffee.certification.free_runs import agreement
 from kaffee.certification.innovations import Starts, filter_pass
-from kaffee.certification.linear import fit_linear
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.gaps import evenly
 from kaffee.data.scaler import Scaler
@@ -148,12 +147,11 @@ def measure_arm(series: Series, seed: int, overrides: dict[str, Any]) -> dict[st
     facts: dict[str, Any] = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - worked}
     facts["peak_mb"] = _peak_memory()
     model, train, test = found.fitted.reconstruction, found.train, found.test
-    linear = None
-    with suppress(KaffeeError):
-        linear = fit_linear(model, train, seed=seed)
+    linear = None if found.linear is None else found.linear.reconstruction
     return {
         **facts,
         "report": found.fitted.report,
+        "rungs": model.provenance.get("rungs"),
         "latent_dim": model.model.latent_dim,
         "core": type(getattr(model.model.core, "inner", model.model.core)).__name__,
         "forecasts": score(forecast_surrogate(model, series, task, scaler, linear=False), task),
