@@ -133,6 +133,7 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
     from kaffee.certification.certificate import describe_shortage
     from kaffee.certification.drift import measure_drift
     from kaffee.cli._conclusion import conclude, load_conclusion, show
+    from kaffee.fitting.cost import estimate_cost, find_risks
     from kaffee.fitting.initial_core import is_own
     from kaffee.fitting.run import short_recordings, summarise
     from kaffee.progress import TrainingProgress
@@ -153,6 +154,11 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
             console.print(f"warning: {drift.sentence}", **warn)
         if certify and (few := describe_shortage(held_out, climate=bool(settings.adaptation.climate))):
             console.print(f"warning: {few}", **warn)
+        for risk in find_risks(loaded.series, settings):
+            console.print(f"warning: {risk}", **warn)
+        if not quiet:
+            cost = estimate_cost(settings, loaded.series.num_coordinates).describe()
+            console.print(f"The fit takes {cost}.", markup=False, soft_wrap=True)
         with TrainingProgress(console, quiet=quiet) as progress:
             result = run.train(progress.watcher)
         stages: tuple[Any, ...] = (result.prior, result.fitted)

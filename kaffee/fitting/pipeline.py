@@ -249,8 +249,10 @@ def fit(
         done = [store.finished(name) for name in ("prior", settings.method, "linear")]
         if done[0] is not None and done[1] is not None:
             return Fit(done[0], done[1], train, test, settings, done[2])
-        watch("Linear model", 0)
+        watching = watch("Linear model", 1)
+        watching.compiling("filters")
         climbing = prepare(rows, settings)
+        watching.advanced(1, climbing.linear.scored.mean, 0)
         report = climbing.linear.structure.describe()
         linear = _keep(store, "linear", blank.with_model(climbing.linear.model, "kaffee"), report)
         if climbing.start is None:

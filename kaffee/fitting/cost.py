@@ -1,0 +1,75 @@
+"""What a fit will cost: time and memory, from a measured matrix product and the sizes of its stages."""
+
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from kaffee.data.series import Series
+from kaffee.fitting.settings import FitSettings
+
+# Batched products of M x M matrices in one step of the filter and its adjoint, and seconds of everything else in it.
+PRODUCTS, STEP_SECONDS = 10.0, 8e-5
+# The same of teacher forcing, whose products are of vectors.
+FORCED_SECONDS = 1.2e-5
+# Compiling all programs of a fit; looks of the guard and the linear model are about a third of all.
+COMPILE_SECONDS, BESIDE = 40.0, 1.5
+# Numbers kept for every step and window, in units of M^2; and megabytes of the process before anything.
+KEPT, BASE_MB = 4.0, 600.0
+FEW_ROWS, MANY_COORDINATES = 10, 64
+
+
+class Cost(NamedTuple):
+    """Seconds of the stages together, and peak memory in megabytes."""
+
+    seconds: float
+    megabytes: float
+
+    def describe(self) -> str:
+        """Say it in words."""
+        minutes = self.seconds / 60.0
+        time_ = f"{minutes:.0f} min" if minutes >= 2.0 else f"{self.seconds:.0f} s"
+        return f"about {time_} on this machine, {self.megabytes / 1024:.1f} GB of memory"
+
+
+def measure_product(batch: int, size: int) -> float:
+    """Time a batched product of square matrices, the unit of a filter's work; the best of five, in seconds."""
+    X = jax.random.normal(jax.random.key(0), (batch, size, size))
+    multiply = jax.jit(jnp.matmul)
+    jax.block_until_ready(multiply(X, X))
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jax.block_until_ready(multiply(X, X))
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def estimate_cost(settings: FitSettings, num_observed: int) -> Cost:
+    """Estimate what a fit costs, without its certificate."""
+    M = settings.core.resolved_dim(num_observed)
+    forcing, filtering = settings.pretraining, settings.adaptation
+    product = measure_product(filtering.schedule.batch_size, M)
+    steps = filtering.burn_in + filtering.scored
+    updates = filtering.schedule.num_updates + (filtering.calibration or 0) / 2
+    seconds = updates * steps * (PRODUCTS * product + STEP_SECONDS)
+    seconds += forcing.schedule.num_updates * forcing.window * (FORCED_SECONDS + product / max(M, 1))
+    kept = KEPT * filtering.schedule.batch_size * steps * M**2 * 4 / 1024**2
+    return Cost(COMPILE_SECONDS + BESIDE * seconds, BASE_MB + kept)
+
+
+def find_risks(series: Series, settings: FitSettings) -> list[str]:
+    """Name what of a recording is little or much for its model, before the work."""
+    train, _ = series.split(1.0 - settings.test_fraction)
+    N = series.num_coordinates
+    M, rows = settings.core.resolved_dim(N), train.num_steps
+    risks = []
+    if rows < FEW_ROWS * M:
+        risks.append(
+            f"{rows} training rows for {M} latent coordinates: a core may learn them by heart. What it forecasts of rows "
+            "that are held back decides whether it is kept, and the linear model if not."
+        )
+    if N >= MANY_COORDINATES:
+        risks.append(f"{N} coordinates: a filter costs the cube of them. Consider principal components of the data.")
+    return risks
