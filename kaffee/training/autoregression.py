@@ -25,7 +25,8 @@ RIDGES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 # A Kalman filter costs the cube of its latent size.
 MOST_LATENT = 100
 # Of wide data: latent coordinates beyond the data's own, for lags; and principal directions, whose lags are longer.
-WIDE_LATENT, MOST_PRINCIPAL = 256, 24
+WIDE_LATENT = 256
+MOST_PRINCIPAL = 24
 ROWS_PER_COEFFICIENT = 2
 # A series that stays in its range has no growing mode; a forecast that had one would be a baseline of straw.
 STABLE = 0.999
@@ -224,7 +225,7 @@ def _stabilise(model: Autoregression) -> Autoregression | None:
 
 def fit_autoregression(series: Series, structure: Structure) -> Autoregression:
     """Fit a regression to a standardised series; gaps are filled by straight lines."""
-    sums = _Sums([interpolate(x) for x in series.recordings], series.row_times, structure)
+    sums = _Sums([interpolate(x) for x in series.recordings], list(series.row_times), structure)
     model = sums.solve(structure.ridge)
     return _stabilise(model) or model
 
@@ -329,10 +330,10 @@ def choose_structures(
     if period is not None and ranked:
         bases = [model.structure for _, model in ranked[:3]]
         bases += [Structure(order) for order in (1, 2, 3) if order * N <= MOST_LATENT]
-        seasons = {
+        periodic = {
             replace(s, period=period, harmonics=k, ridge=0.0) for s in bases for k in HARMONICS if 2 * k <= period
         }
-        ranked = sorted(ranked + best_ridge(sorted(seasons, key=repr)), key=_mean)
+        ranked = sorted(ranked + best_ridge(sorted(periodic, key=repr)), key=_mean)
     return [pair for pair in ranked if pair[1].latent_dim <= most_latent] or ranked
 
 

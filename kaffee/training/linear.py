@@ -140,9 +140,15 @@ def _build_states(
 def _stabilise(model: StateSpaceModel, radius: float) -> StateSpaceModel:
     """Scale A down to a spectral radius if it is larger."""
     assert isinstance(model.core, Linear)
-    A = np.asarray(model.core.A, np.float64)
-    found = float(np.abs(np.linalg.eigvals(A)).max())
-    return model if found <= radius + 1e-6 else model.replace(core=Linear(_single(A * radius / found), model.core.h))
+    found = _spectral_radius(model)
+    if found <= radius + 1e-6:
+        return model
+    return model.replace(core=Linear(model.core.A * (radius / found), model.core.h))
+
+
+def _spectral_radius(model: StateSpaceModel) -> float:
+    assert isinstance(model.core, Linear)
+    return float(np.abs(np.linalg.eigvals(np.asarray(model.core.A, np.float64))).max())
 
 
 def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -> StateSpaceModel:
@@ -260,7 +266,7 @@ def fit_linear(
     scores = [judge.score(model).mean for _, _, model in starts]
     regression, share, start = starts[int(np.argmin(scores))]
     structure = regression.structure
-    radius = max(STABLE, float(np.abs(np.linalg.eigvals(np.asarray(start.core.A, np.float64))).max()))
+    radius = max(STABLE, _spectral_radius(start))
     settings = _adapt_settings(structure.memory, start, held.part)
     if any(np.isnan(x).any() for x in held.part.recordings):
         settings = replace(settings, optimiser=FAR)
