@@ -15,12 +15,12 @@ from kaffee.data.validation import check_observed
 from kaffee.errors import DataError
 from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import merge, nested, update
-from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, FitSettings
 from kaffee.training.selection import hold_back
 
-# Coordinates that get five latents each; latents for two lags of more; and gates beside them.
-FEW_COORDINATES, MOST_LAGGED, FEW_GATES = 12, 160, 16
-# Floating-point operations of a stage: some minutes on two cores.
+# Latents for two lags of many coordinates; and coordinates beyond which an AL-RNN takes hours.
+MOST_LAGGED, MOST_COORDINATES = 160, 40
+# Floating-point operations of a stage: some minutes on two cores. Products of vectors are ten times as slow.
 AFFORDABLE, LEAST_UPDATES = 4e12, 100
 _SHORTEST_WINDOW = 8  # steps without which a window has nothing to learn dynamics from
 
@@ -48,7 +48,11 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
             f"{series.label}: the longest recording has {longest} rows for training, too few for windows of "
             f"{_SHORTEST_WINDOW} steps. Bring longer recordings, or lower test_fraction (now {settings.test_fraction})."
         )
-    rung = "auto" if settings.core.type == "alrnn" and settings.core.start is None else "scratch"
+    rung, why = "scratch", ""
+    if settings.core.type == "alrnn" and settings.core.start is None and settings.foundation is None:
+        rung, why = "auto", "linear model first; held-back rows choose"
+        if N > MOST_COORDINATES and settings.core.latent_dim is None:
+            rung, why = "linear", f"{N} coordinates: an AL-RNN takes hours; rung=auto tries it"
     # A fifth of the rows is held back for choosing; their recordings are shorter.
     part = train if rung == "scratch" else hold_back(train).part
     longest, rows = max(part.lengths), part.num_steps
@@ -58,11 +62,11 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
     window = _clip_window(5 * interval, 50, 200, longest)
     scored = _clip_window(3 * tau, 64, 128, longest - 8)
     burn_in = min(8, longest - 1 - scored)
-    forcing = _count_updates(20 * rows, 30_000 if rung == "auto" else 60_000, 16 * window * M**2 * 6)
+    forcing = _count_updates(20 * rows, 60_000 if rung == "scratch" else 30_000, 16 * window * M**2 * 60)
     filtering = _count_updates(3 * rows, 10_000, 16 * (scored + burn_in) * M**3 * 12)
     follow = "as many as the rows are worth and time allows"
     suggested = [
-        Suggested("rung", rung, "linear model first; held-back rows choose"),
+        Suggested("rung", rung, why),
         Suggested("pretraining.forcing.interval", interval, f"half of {memory}; 10 to 50"),
         Suggested("pretraining.window", window, "5 intervals; 50 to 200"),
         Suggested("pretraining.schedule.num_updates", forcing, follow),

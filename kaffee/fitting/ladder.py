@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kaffee.data.series import Series
-from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, FitSettings
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.guard import FreeRunGuard
 from kaffee.training.linear import LinearFit, fit_linear, with_gates
@@ -37,9 +37,11 @@ def prepare(rows: Series, settings: FitSettings) -> Climbing:
     linear = fit_linear(rows, held, judge, seed=seed)
     if settings.rung == "linear":
         return Climbing(rows, held, judge, linear, None)
-    M = settings.core.resolved_dim(rows.num_coordinates)
-    gates = settings.core.num_gates or max(M // 4, 1)
-    base, room = linear, max(M - gates, rows.num_coordinates)
+    N = rows.num_coordinates
+    M = settings.core.resolved_dim(N)
+    # Of many coordinates most latents are lags, which a start that is no worse than linear needs.
+    gates = settings.core.num_gates or max(M // 4 if N <= FEW_COORDINATES else FEW_GATES, 1)
+    base, room = linear, max(M - gates, N)
     if linear.part.latent_dim > room or linear.structure.harmonics:
         # A core with gates remembers by itself: it needs fewer lags than a linear filter; and teacher forcing does not
         # find the phase of an oscillator that is not observed.

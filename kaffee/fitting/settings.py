@@ -19,6 +19,8 @@ from kaffee.training.pretraining import Pretraining, ResidualKind
 RUNGS = ("auto", "linear", "alrnn", "scratch")
 _CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
 
+# Coordinates up to which each gets five latents; of more, most latents are lags and these are gates.
+FEW_COORDINATES, FEW_GATES = 12, 16
 # A covariance of this size takes 400 MB; more is a slip of the keyboard.
 _MAX_LATENT_DIM = 10_000
 _MAX_STEPS = 100_000_000

@@ -35,7 +35,8 @@ from kaffee.training.optimiser import Optimiser
 from kaffee.training.selection import LARGE_LATENT, HeldBack, Judge, Scored, hold_back, scale_noise
 
 # Nats per entry from the best regression up to which a simpler one is as good, and to which it may be.
-CLOSE, MOST_CLOSE = 0.005, 0.1
+# A large one costs so much more that it has to be better by more.
+CLOSE, CLOSE_LARGE, MOST_CLOSE = 0.005, 0.03, 0.1
 # Noisy readings of a state, or as good as none: a coordinate that repeats another one later (a delay embedding) can be
 # predicted exactly, but not by a filter that takes the other one's readings for noisy.
 PROCESS_SHARES = (0.5, 0.9, 0.99, 1.0)
@@ -247,11 +248,11 @@ def fit_linear(
     judge = judge or Judge(held)
     score = ForecastScore(held, judge.horizons)
     ranked = choose_structures(standard, held.part, score, most_latent, seasons=seasons)
-    best = ranked[0][0]
+    best, large = ranked[0][0], ranked[0][1].latent_dim > LARGE_LATENT
 
     def is_close(other: Scored, share: float) -> bool:
         gain, error = best.gain_over(other)
-        return gain <= max(min(share * error, MOST_CLOSE), CLOSE)
+        return gain <= max(min(share * error, MOST_CLOSE), CLOSE_LARGE if large else CLOSE)
 
     def simplest(share: float) -> Autoregression:
         return min((model for scored, model in ranked if is_close(scored, share)), key=lambda model: model.latent_dim)

@@ -26,6 +26,8 @@ HELD_BACK = 0.2
 BLOCK_ROWS, MOST_BLOCKS = 1_000, 4
 """A recording has one block of held-back rows for so many rows, the last at its end."""
 LEAD = 64
+MOST_HELD, WIDE, MOST_HELD_WIDE = 500, 24, 100
+"""Rows of a block at most; of many coordinates fewer rows say as much, and each costs more."""
 HORIZONS, WEIGHTS = (1, 4, 16), (0.5, 0.25, 0.25)
 """Rows before each block from which a filter finds the state."""
 HORIZONS, WEIGHTS = (1, 4, 16), (0.5, 0.25, 0.25)
@@ -56,11 +58,12 @@ def hold_back(series: Series, share: float = HELD_BACK) -> HeldBack:
     if series.times is None:
         series = replace(series, times=series.row_times)  # blocks must know where in a period they are
     train, blocks, leads = [], [], []
+    most = MOST_HELD if series.num_coordinates < WIDE else MOST_HELD_WIDE
     for r, T in enumerate(series.lengths):
         count = min(max(T // BLOCK_ROWS, 1), MOST_BLOCKS)
         edges = np.linspace(0, T, count + 1).astype(int)
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            cut = last - int(share * (last - first) + 1e-9)
+            cut = last - min(int(share * (last - first) + 1e-9), most)
             train.append((r, slice(first, cut)))
             if cut < last:
                 blocks.append((r, slice(max(cut - LEAD, 0), last)))
