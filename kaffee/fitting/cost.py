@@ -67,8 +67,8 @@ def find_risks(series: Series, settings: FitSettings) -> list[str]:
     risks = []
     if rows < FEW_ROWS * M:
         risks.append(
-            f"{rows} training rows for {M} latent coordinates: a core may learn them by heart. It is kept if it forecasts "
-            "rows better that are held back; else the linear model is."
+            f"{rows} training rows for {M} latent coordinates: a core may learn them by heart. It is kept if it "
+            "forecasts rows better that are held back; else the linear model is."
         )
     if N >= MANY_COORDINATES:
         risks.append(f"{N} coordinates: a filter costs the cube of them. Consider principal components of the data.")

@@ -73,7 +73,7 @@ class FreeRunGuard:
     """
 
     RUNS, STEPS, KEPT, ROWS, SEED = 20, 20_000, 1_000, 5_000, 0
-    LEAST_ROWS = 200
+    LEAST_ROWS, TIMES = 200, 10
 
     def __init__(
         self,
@@ -85,6 +85,8 @@ class FreeRunGuard:
         self.every, self._finish, self._score = every, finish, score
         rows = complete_rows(series)
         self._length = min(self.KEPT, max(series.lengths))
+        # What few rows know of an attractor does not take the longest runs to see.
+        self._steps = min(self.STEPS, max(self.TIMES * len(rows), 2 * self._length))
         self._starts = rows[evenly(len(rows), self.RUNS)]
         some = rows[evenly(len(rows), min(self.ROWS, len(rows)))]
         target = Target(some, "kernel", spectra=False, columns=~constant_columns(rows))
@@ -107,7 +109,7 @@ class FreeRunGuard:
     def look(self, model: StateSpaceModel) -> _Look:
         """Count lost runs of the finished model, without and with noise, and measure the distance of its core's."""
         model = self._finish(model)
-        how: dict[str, Any] = {"transient": self.STEPS - self._length, "core_key": make_core_key(model.core, self.SEED)}
+        how: dict[str, Any] = {"transient": self._steps - self._length, "core_key": make_core_key(model.core, self.SEED)}
         noise = jax.random.key(self.SEED)
         bare, noisy = (
             evaluate_free_runs(model, self._starts, self._target, self._length, key=key, **how) for key in (None, noise)
