@@ -178,7 +178,9 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         linear = seen["type"] == "linear"
         observation: ObservationMap = LinearObservation(jnp.zeros((N, M))) if linear else Projection(N, M)
         # Models of older versions, and those of the paper, have no climate.
-        climate = Climate(jnp.zeros(M), jnp.zeros((M, M))) if "climate.mean" in arrays else None
+        climate = None
+        if "climate.mean" in arrays:
+            climate = Climate(jnp.zeros(M), jnp.zeros((M, M)), jnp.zeros(arrays["climate.states"].shape))
         return StateSpaceModel(core, Shell(jnp.zeros(M), jnp.zeros(N)), observation, jnp.zeros((M, N)), climate)
 
     return eqx.filter_eval_shape(build)

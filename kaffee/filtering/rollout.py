@@ -49,7 +49,7 @@ def free_run(
 ) -> _Rollout:
     """Run the surrogate on its own from latent states, in standardised coordinates.
 
-    Where a confined core with a climate leaves its box, the run goes on from the mean of the climate.
+    Where a run leaves the box of a confined core with a climate, it goes on from the nearest state of training data.
 
     Args:
         key: Turns the shell on: process noise at each step, observation noise on the output. None: the bare core.
@@ -115,14 +115,14 @@ def forecast_ensemble(
 
 
 def _let_return(model: StateSpaceModel) -> StateSpaceModel:
-    """Let a run that leaves the box around training states go on from the mean of the climate, not from the wall.
+    """Let a run that leaves the box around training states go on from the nearest of them, not from the wall.
 
     Noise kicks a run out of the basin once in thousands of steps. What was never trained there drives it outward, and a
     wall would hold it for good. Filters and forecasts keep the wall: what they start from was read.
     """
     if model.climate is None or not isinstance(model.core, Confined):
         return model
-    return model.replace(core=replace(model.core, home=model.climate.mean))
+    return model.replace(core=replace(model.core, home=model.climate.states))
 
 
 def _propagate(

@@ -63,13 +63,17 @@ class Climate(eqx.Module):
 
     The factor is lower triangular; a covariance of latents that are nearly functions of each other would not stay
     positive in float32. It describes training data and is no parameter: gradients and optimisers take it as constant.
+    `states` are some of them, for free runs that have left them to go on from.
     """
 
     mean: Float[Array, " M"]
     factor: Float[Array, "M M"]
+    states: Float[Array, "K M"]
 
     @classmethod
-    def from_moments(cls, mean: Any, covariance: Any, dtype: Any = jnp.float32) -> "Climate":
+    def from_moments(
+        cls, mean: Any, covariance: Any, dtype: Any = jnp.float32, *, states: Any | None = None
+    ) -> "Climate":
         """Build a climate from moments in float64; correlations keep a millionth of variance in every direction."""
         P = np.asarray(covariance, np.float64)
         std = np.sqrt(np.maximum(np.diag(P), 1e-300))
@@ -77,7 +81,8 @@ class Climate(eqx.Module):
         # QR of a root: Cholesky fails where P is singular up to rounding.
         R: Any = np.linalg.qr((vectors * np.sqrt(np.maximum(values, 1e-6))).T, mode="r")
         factor = std[:, None] * (R.T * np.where(np.diag(R) < 0, -1.0, 1.0))
-        return cls(jnp.asarray(mean, dtype), jnp.asarray(factor, dtype))
+        some = np.asarray(mean)[None] if states is None else states
+        return cls(jnp.asarray(mean, dtype), jnp.asarray(factor, dtype), jnp.asarray(some, dtype))
 
     def moments(self) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
         """Return mean and covariance, without gradients."""
@@ -123,6 +128,7 @@ class StateSpaceModel(eqx.Module):
 
     def __check_init__(self) -> None:
         M, N = self.observation.latent_dim, self.observation.num_observed
+        states = getattr(self.climate, "states", None)
         if self.core.latent_dim != M:
             raise ConfigError(f"The core has {self.core.latent_dim} latent coordinates but B expects {M}.")
         for name, array, shape in (
@@ -131,6 +137,7 @@ class StateSpaceModel(eqx.Module):
             ("embedding", self.embedding, (M, N)),
             ("climate.mean", getattr(self.climate, "mean", None), (M,)),
             ("climate.factor", getattr(self.climate, "factor", None), (M, M)),
+            ("climate.states", states, (*getattr(states, "shape", ())[:1], M)),
         ):
             given = getattr(array, "shape", shape)
             if given != shape:

@@ -32,14 +32,14 @@ class Confined(Core):
     Jacobian. An AL-RNN is not bounded by itself; it maps a box to a bounded set, so that no confined free run diverges.
     Gradients treat the box as constant.
 
-    With a `home`, a state outside goes on from there instead, F(home), and forgets where it was. That is for free runs:
-    a wall attracts what a map that was never trained there drives against it, and keeps it.
+    With states in `home`, one that is outside goes on from the nearest of these instead. That is for free runs: a wall
+    holds for good what a map that was never trained there drives against it.
     """
 
     inner: Core
     low: Float[Array, " M"]
     high: Float[Array, " M"]
-    home: Float[Array, " M"] | None = None
+    home: Float[Array, "K M"] | None = None
 
     @property
     def latent_dim(self) -> int:
@@ -47,7 +47,9 @@ class Confined(Core):
 
     def _clip(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:
         if self.home is not None:
-            return jnp.where(self.inside(z) > 0, z, jax.lax.stop_gradient(self.home))
+            home, width = jax.lax.stop_gradient((self.home, self.high - self.low))
+            distances = jnp.sum((home / width) ** 2, axis=-1) - 2.0 * (z / width) @ (home / width).T
+            return jnp.where(self.inside(z) > 0, z, home[jnp.argmin(distances, axis=-1)])
         return jnp.clip(z, jax.lax.stop_gradient(self.low), jax.lax.stop_gradient(self.high))
 
     def inside(self, z: Float[Array, "... M"]) -> Float[Array, "... M"]:

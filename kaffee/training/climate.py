@@ -19,6 +19,7 @@ from kaffee.model.statespace import Climate, StateSpaceModel
 # beginning of each that does not count, in which a filter forgets what it started from.
 MOST_WINDOWS, LEAST_WINDOWS, WINDOWS_TIMES_LATENTS = 64, 8, 6400
 WINDOW_ROWS, SKIPPED = 512, 64
+NUM_STATES = 256  # that free runs may go on from; with four times as many they are no better
 
 
 def filtering_windows(series: Series, latent_dim: int) -> Float[np.ndarray, "T W N"]:
@@ -65,5 +66,6 @@ def with_climate(model: StateSpaceModel, series: Series, recursion: Recursion) -
             return model.replace(climate=None)
         within = totals.sum(axis=0) / counts.sum()
         covariance = np.cov(z.T, ddof=0).reshape(within.shape) + within
-        model = model.replace(climate=Climate.from_moments(z.mean(axis=0), covariance, model.dtype))
+        some = z[np.random.default_rng(0).permutation(len(z))[:NUM_STATES]]
+        model = model.replace(climate=Climate.from_moments(z.mean(axis=0), covariance, model.dtype, states=some))
     return model

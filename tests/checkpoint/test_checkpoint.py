@@ -383,7 +383,7 @@ def test_another_process_loads_the_same_model(tmp_path):
 
 
 def test_a_climate_comes_back_and_models_without_one_stay_without(tmp_path):
-    climate = Climate(draw(LATENT), jnp.tril(draw(LATENT, LATENT)))
+    climate = Climate(draw(LATENT), jnp.tril(draw(LATENT, LATENT)), draw(7, LATENT, seed=1))
     original = wrap(None)
     with_one = replace(original, model=original.model.replace(climate=climate))
     back = load(with_one.save(tmp_path / "with"))

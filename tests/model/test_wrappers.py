@@ -71,7 +71,7 @@ def test_moments_and_cotangents_are_the_default_ones(kind, x64):
 @pytest.mark.parametrize("kind", ["straight_through", "smooth"])
 def test_with_a_home_all_of_a_state_outside_goes_on_from_there(kind, x64):
     home = jnp.full(LATENT, 0.1)
-    core = replace(make_confined(kind), home=home)
+    core = replace(make_confined(kind), home=jnp.stack([-home, home]))
     z, P = make_belief()
     z = z.at[0].set(0.3)
     np.testing.assert_array_equal(core.predict_mean(z)[0], core.inner.predict_mean(z)[0])
@@ -93,7 +93,7 @@ def test_a_free_run_that_leaves_goes_home_and_a_filter_stays_at_the_wall():
     model = small_model().replace(core=core)
     at_wall = free_run(model, jnp.zeros((1, M)), 60).states
     assert (at_wall[0, 10:] > 1.0).all()
-    model = model.replace(climate=Climate.from_moments(np.full(M, -0.05), np.eye(M)))
+    model = model.replace(climate=Climate.from_moments(np.zeros(M), np.eye(M), states=np.full((1, M), -0.05)))
     states = free_run(model, jnp.zeros((1, M)), 60).states
     assert 0.1 < (states > 1.0).mean() < 0.3
     np.testing.assert_allclose(model.core.predict_mean(jnp.full((1, M), 5.0)), 2.1, rtol=1e-6)

@@ -14,7 +14,14 @@ from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
 from kaffee.model.statespace import Shell, StateSpaceModel, trainable
 from kaffee.training.adaptation import Adaptation, adapt
-from kaffee.training.climate import LEAST_WINDOWS, MOST_WINDOWS, WINDOW_ROWS, filtering_windows, with_climate
+from kaffee.training.climate import (
+    LEAST_WINDOWS,
+    MOST_WINDOWS,
+    NUM_STATES,
+    WINDOW_ROWS,
+    filtering_windows,
+    with_climate,
+)
 from kaffee.training.loop import Schedule
 
 SHORT = Adaptation(scored=5, burn_in=2, climate=True, schedule=Schedule(2, batch_size=4, report_every=1, save_every=1))
@@ -48,6 +55,17 @@ def test_of_the_true_linear_model_it_is_the_stationary_distribution():
     stationary = solve_discrete_lyapunov(A, GAMMA**2 * np.eye(3))
     std = np.sqrt(np.diag(stationary))
     np.testing.assert_allclose(covariance / np.outer(std, std), stationary / np.outer(std, std), atol=0.1)
+
+
+def test_its_states_are_some_of_the_filtered_ones():
+    series = Series.from_arrays(simulate(600, 0))
+    model = with_climate(linear_model(), series, KAFFEE.filter)
+    windows = jnp.asarray(filtering_windows(series, 3), jnp.float32)
+    states = np.asarray(sweep(model, KAFFEE.filter, windows, gate=make_gate()).rows.state_mean).reshape(-1, 3)
+    gaps = np.abs(states[None] - np.asarray(model.climate.states)[:, None]).max(axis=2)
+    assert gaps.shape == (NUM_STATES, len(states))
+    assert np.median(gaps.min(axis=1)) < 1e-3
+    assert len(np.unique(gaps.argmin(axis=1))) == NUM_STATES
 
 
 def test_first_rows_are_covered_as_later_ones_are():
