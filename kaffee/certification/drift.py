@@ -15,7 +15,7 @@ LEAST_ROWS, MAX_ROWS = 50, 1_000
 NUM_BLOCKS = 5
 STILL = 1e-3
 """Share of the spread of all rows that those of a part are taken to have at least."""
-DRIFTS, MOVED = (2.0, 2.0), 2.0
+DRIFTS, MOVED = (2.0, 2.0), 1.75
 """A recording drifts if its end is farther from the rest than so many nats and so many times what its blocks are, or if
 a mean has moved by so many standard deviations."""
 
@@ -68,7 +68,8 @@ def measure_drift(train: Series, test: Series) -> Drift | None:
     if length < LEAST_ROWS or not varying.any():
         return None
     rows, known = rows[:, varying], known[:, varying]
-    parts = [part[:, varying] for part in pieces(train, len(longest_stretch(test)))]
+    stretch = len(longest_stretch(test))
+    parts = [part[:, varying] for part in pieces(train, stretch)] if stretch >= LEAST_ROWS else []
     whole, *each = (_measure(rows, part) for part in (known, *parts))
     usual = []
     for start in evenly(len(known) - length + 1, NUM_BLOCKS):
