@@ -15,8 +15,9 @@ LEAST_ROWS, MAX_ROWS = 50, 1_000
 NUM_BLOCKS = 5
 STILL = 1e-3
 """Share of the spread of all rows that those of a part are taken to have at least."""
-DRIFTS = 1.0, 2.0
-"""A recording drifts if its end is farther from the rest than so many nats, and so many times what its blocks are."""
+DRIFTS, MOVED = (2.0, 2.0), 1.75
+"""A recording drifts if its end is farther from the rest than so many nats and so many times what its blocks are, or if
+a mean has moved by so many standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Drift:
     @property
     def drifts(self) -> bool:
         """Whether the recording drifts so far that what was learnt need not hold for the held-out part."""
-        return self.whole > DRIFTS[0] + DRIFTS[1] * self.usual
+        moved = max((abs(shift) for shift in self.columns.values()), default=0.0)
+        return moved > MOVED or self.whole > DRIFTS[0] + DRIFTS[1] * self.usual
 
     @property
     def sentence(self) -> str:
@@ -66,7 +68,8 @@ def measure_drift(train: Series, test: Series) -> Drift | None:
     if length < LEAST_ROWS or not varying.any():
         return None
     rows, known = rows[:, varying], known[:, varying]
-    parts = [part[:, varying] for part in pieces(train, len(longest_stretch(test)))]
+    stretch = len(longest_stretch(test))
+    parts = [part[:, varying] for part in pieces(train, stretch)] if stretch >= LEAST_ROWS else []
     whole, *each = (_measure(rows, part) for part in (known, *parts))
     usual = []
     for start in evenly(len(known) - length + 1, NUM_BLOCKS):

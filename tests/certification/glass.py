@@ -1,4 +1,4 @@
-"""Mackey and Glass' delay equation as a map of its last rows, read in one coordinate; chaotic, or on a cycle near it."""
+"""Mackey and Glass' delay equation as a map of its last rows, read in one coordinate; chaotic, or on a cycle."""
 
 import jax.numpy as jnp
 import numpy as np
