@@ -51,7 +51,17 @@ def test_a_start_is_the_climate_given_the_reading(observation, x64):
             np.testing.assert_allclose(found.covariance[w], covariance, rtol=1e-9, atol=1e-9)
         assert float(filtered.rows.nll[0, w]) == pytest.approx(-log_p, abs=1e-9)
     assert filtered.rows.restarted.all()
-    np.testing.assert_allclose(start_state(model, jnp.asarray(x[:1])), belief.mean[:1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("observation", MAPS)
+def test_a_free_run_starts_from_the_state_that_is_observed_nearest(observation, x64):
+    model = climate_model(observation)
+    states = np.random.default_rng(1).standard_normal((9, LATENT))
+    x = matrix_of(model.observation) @ states[4] + 1e-3
+    model = model.replace(climate=Climate.from_moments(*moments(), np.float64, states=states))
+    start = start_state(model, jnp.asarray(x)[None])
+    np.testing.assert_allclose(model.observation.observe(start)[0], x, rtol=1e-9)
+    np.testing.assert_allclose(start[0], states[4], atol=5e-3)
 
 
 @pytest.mark.parametrize("recursion", [Recursion(), BLIND])
