@@ -296,7 +296,7 @@ def _judge_spread(growth: SpreadGrowth, horizon: float) -> Verdict:
             "squared error."
         )
         chance = np.nan_to_num(ranks.within_chance) / ranks.within_ceiling
-        if chance >= 1.0:
+        if chance >= 1.0 and ranks.within_ratio < SPREAD[0]:
             return _verdict("spread", "unknown", f"{sentence} With so few forecasts that may be chance.")
         status, quantity = _grade_large(ranks.within_ratio, SPREAD, 1.0 - chance), "share of the attainable correlation"
         return _verdict("spread", status, sentence, ranks.within_ratio, quantity)

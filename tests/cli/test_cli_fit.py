@@ -54,16 +54,18 @@ def test_the_same_command_again_repeats_nothing_and_speaks_json(kaffee, run, sma
     result = kaffee("fit", "lorenz63", "-o", "lorenz63", "--json", *small)
     assert result.exit_code == 0, result.exception
     found = json.loads(result.stdout)
-    axes = found.pop("axes")
-    assert axes == json.loads((run / "certificate.json").read_text())["axes"]
+    stored = json.loads((run / "certificate.json").read_text())
+    for part in ("axes", "purpose", "drift"):
+        assert found.pop(part) == stored[part]
     assert found == json.loads((run / "checks.json").read_text())
     assert "compiling" not in result.stderr
     assert "Certifying" not in result.stderr
     assert "Done before, nothing is repeated. To draw the report again: kaffee report lorenz63" in result.stderr
     assert contents(run) == before
     words = kaffee("fit", "lorenz63", "-o", "lorenz63", *small).stdout
-    for part in ("Held-out data and free runs", "Verdicts", "Report: lorenz63/report.html"):
+    for part in ("Held-out data and free runs", "Verdicts", stored["purpose"]["sentence"], "Report: lorenz63/report"):
         assert part in words
+    assert stored["purpose"]["sentence"] in (run / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("change", ["version", "certificate", "page", "model"])
@@ -141,6 +143,8 @@ def test_resume_needs_the_folder_only_and_quiet_json_is_json_and_nothing_else(ka
     assert result.stderr == ""
     found = json.loads(result.stdout)
     assert set(found.pop("axes")) == {"1", "2", "3"}
+    assert found.pop("purpose")["sentence"].endswith(".")
+    assert found.pop("drift")["whole"] < 10
     assert found == json.loads((run / "checks.json").read_text())
     assert contents(run) == before
 

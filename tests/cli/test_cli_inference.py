@@ -1,6 +1,7 @@
 """`kaffee filter`, `smooth`, `impute`, `forecast` and `run-free` on files, and `filter --follow` in a real pipe."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,26 @@ def test_run_free_writes_runs_of_the_model(kaffee, trained, tmp_path):
     assert result.exit_code == 0, result.exception
     assert "none of 2 rollouts diverged" in result.stdout
     assert read_series(output).lengths == (30, 30)
+
+
+def test_forecasts_and_free_runs_repeat_what_the_certificate_says(kaffee, trained, file, tmp_path):
+    """Of a run that has one: what the model is good for, and that more is asked for."""
+    sentence = "Good for: forecasts up to 3 steps (0.75 units of time)."
+    purpose = {"horizon": 3, "time": 0.75, "longest": 9, "with_noise": "fail", "without_noise": "pass"}
+    run, output = tmp_path / "run", tmp_path / "out.csv"
+    shutil.copytree(trained, run)
+    (run / "certificate.json").write_text(json.dumps({"purpose": {**purpose, "sentence": sentence}}))
+    how = ("-o", output, "--members", 20)
+    within = kaffee("forecast", run, file, *how, "--steps", 3).stderr
+    assert sentence in within
+    assert "warning" not in within
+    assert (
+        "up to 3 steps (0.75 units of time); 5 steps are beyond that"
+        in kaffee("forecast", run, file, *how, "--steps", 5).stderr
+    )
+    noisy = kaffee("run-free", run, "-o", output, "--steps", 5).stderr
+    assert "free runs with noise: by its certificate this model is not good for them" in noisy
+    assert "warning" not in kaffee("run-free", run, "-o", output, "--steps", 5, "--no-shell").stderr
 
 
 @pytest.mark.parametrize(

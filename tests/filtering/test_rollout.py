@@ -88,5 +88,9 @@ def test_divergence_is_dated(transient):
 def test_divergence_in_words():
     assert describe_divergence(jnp.array([0, 0, 0])) == "none of 3 rollouts diverged"
     assert describe_divergence(jnp.array([9, 0, 4])) == "2 of 3 rollouts diverged, the first at step 4"
+    held = describe_divergence(jnp.array([0, 0, 4]), jnp.array([0.6, 0.001, 0.9]))
+    assert held.endswith("first at step 4; 1 of 3 lives at the wall of the data's region, up to 60 % of its steps")
+    assert describe_divergence(jnp.array([0]), jnp.array([0.01])).endswith("diverged; up to 1 % of steps at the wall")
+    assert describe_divergence(jnp.array([0]), jnp.array([0.0])) == "none of 1 rollouts diverged"
     assert doctest.testmod(kaffee.filtering.rollout).failed == 0
     assert mask_diverged(np.array([[1.0], [2e3], [0.0]])).tolist() == [False, True, True]

@@ -115,6 +115,9 @@ def test_an_expanding_core_diverges_and_its_confined_twin_does_not():
     box = Confined(wild, jnp.full(M, -2.0), jnp.full(M, 2.0))
     kept = free_run(model.replace(core=box), starts, 50, key=jax.random.key(0))
     assert (kept.diverged_at == 0).all()
+    assert (kept.clipped > 0.9).all()
+    assert not free.clipped.any()  # of a core without walls
+    assert box.contains(jnp.array([[2.0] * M, [2.1] + [0.0] * (M - 1)])).tolist() == [True, False]
     assert float(jnp.abs(kept.states).max()) < 1.5 * 2 + 1 + 5
 
 

@@ -107,9 +107,12 @@ def test_a_certificate_of_an_older_version_is_an_error_that_says_so(found, tmp_p
         Certificate.load(tmp_path)
     # A field with a default may be newer than the certificate; the path may be a text.
     values |= {"checks": part}
-    del values["agreement"]["truth"]
+    del values["agreement"]["truth"], values["purpose"], values["drift"], values["agreement"]["core"]["clipped"]
     write_record(tmp_path, "certificate", found.arrays(), values)
-    assert Certificate.load(str(tmp_path))[0].agreement.truth is None
+    old = Certificate.load(str(tmp_path))[0]
+    assert old.agreement.truth is old.purpose is old.drift is None
+    assert old.agreement.core.clipped == 0.0
+    assert "Good for" not in lay_out_certificate(old).to_html()
 
 
 def test_the_worst_coordinate_can_be_found_in_a_table(found):
