@@ -62,8 +62,8 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
     window = _clip_window(5 * interval, 50, 200, longest)
     scored = _clip_window(3 * tau, 64, 128, longest - 8)
     burn_in = min(8, longest - 1 - scored)
-    forcing = _count_updates(20 * rows, 60_000 if rung == "scratch" else 30_000, 16 * window * M**2 * 60)
-    filtering = _count_updates(3 * rows, 10_000, 16 * (scored + burn_in) * M**3 * 12)
+    forcing = _count_updates(20 * rows, 60_000 if rung == "scratch" else 20_000, 16 * window * M**2 * 60)
+    filtering = _count_updates(3 * rows, 10_000 if rung == "scratch" else 7_000, 16 * (scored + burn_in) * M**3 * 12)
     follow = "as many as the rows are worth and time allows"
     suggested = [
         Suggested("rung", rung, why),

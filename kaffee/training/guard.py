@@ -109,7 +109,10 @@ class FreeRunGuard:
     def look(self, model: StateSpaceModel) -> _Look:
         """Count lost runs of the finished model, without and with noise, and measure the distance of its core's."""
         model = self._finish(model)
-        how: dict[str, Any] = {"transient": self._steps - self._length, "core_key": make_core_key(model.core, self.SEED)}
+        how: dict[str, Any] = {
+            "transient": self._steps - self._length,
+            "core_key": make_core_key(model.core, self.SEED),
+        }
         noise = jax.random.key(self.SEED)
         bare, noisy = (
             evaluate_free_runs(model, self._starts, self._target, self._length, key=key, **how) for key in (None, noise)
