@@ -17,9 +17,9 @@ from certification.problems import (
     train_series,
     true_reconstruction,
 )
-from kaffee.certification import linear
 from kaffee.certification.certificate import CertificationSettings, certify, describe_shortage
 from kaffee.errors import ConfigError, DataError
+from kaffee.training import linear
 
 SETTINGS = CertificationSettings(num_starts=400, members=200, horizons=(1, 4), divergence_runs=4, divergence_steps=500)
 PARTS = ("residuals", "scores", "spread", "tangents", "agreement", "fan")

@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kaffee.certification import linear
 from kaffee.certification.certificate import CertificationSettings, Losses, certify
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
@@ -15,6 +14,7 @@ from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
 from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.systems.simulation import Truth
+from kaffee.training import linear
 
 EVIL = "<script>alert(1)</script> & \"x\" </script><!-- \u2028 ü → λ₁ 'y' <img src=x onerror=alert(1)>"
 SMALL = CertificationSettings(num_starts=60, members=20, horizons=(1, 2, 5), divergence_runs=2, divergence_steps=100)
