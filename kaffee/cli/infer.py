@@ -230,7 +230,6 @@ def _run_free(
 ) -> None:
     """Let a trained model run freely, in the units of its data; `kaffee simulate` does the same for a true system."""
     from kaffee.certification.purpose import read_purpose, remark_run
-    from kaffee.filtering.rollout import AT_WALL
     from kaffee.fitting.run import load
     from kaffee.inference.ensembles import simulate
 
@@ -243,7 +242,7 @@ def _run_free(
         _warn(purpose["sentence"])
     if purpose and (remark := remark_run(purpose, noise=shell)):
         _warn(remark)
-    if any(facts["diverged_at"]) or max(facts["clipped"]) > AT_WALL:
+    if any(facts["diverged_at"]):
         raise typer.Exit(DIVERGED)
 
 
