@@ -167,6 +167,7 @@ def execute(
     from kaffee.certification.drift import measure_drift
     from kaffee.cli._conclusion import conclude, load_conclusion, show
     from kaffee.fitting.initial_core import is_own
+    from kaffee.fitting.ladder import describe_rungs
     from kaffee.fitting.refits import count_refits, fit_refits
     from kaffee.fitting.run import short_recordings, summarise
     from kaffee.progress import TrainingProgress
@@ -211,7 +212,9 @@ def execute(
     elif certify:
         show(conclude(run.output, result, loaded, title=run.title, quiet=quiet, refits=candidates), json=json)
     else:
-        model = str(run.path / settings.method)
+        model, rungs = str(run.path / settings.method), result.fitted.reconstruction.provenance.get("rungs")
+        if rungs and not quiet:
+            console.print(describe_rungs(rungs), markup=False, soft_wrap=True)
         typer.echo(json_module.dumps({"model": model}) if json else f"Model: {model}. To certify it: {report}")
     if not stages[-1].completed:
         raise typer.Exit(3)
