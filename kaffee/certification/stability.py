@@ -71,7 +71,9 @@ class Stability:
             values = np.array([math.nan if (v := getattr(refit, name)) is None else v for refit in self.refits], float)
             values = values[np.isfinite(values)]
             means[name] = float(values.mean()) if len(values) else math.nan
-            spreads[name] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+            # Of equal numbers it is 0 and not what rounding leaves.
+            spread = values.std(ddof=1) * bool(np.ptp(values)) if len(values) > 1 else math.nan
+            spreads[name] = float(spread)
         return means, spreads
 
 
