@@ -5,7 +5,7 @@ curves of every figure, so that a page can be drawn again without computing anyt
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -29,6 +29,7 @@ from kaffee.certification.innovations import (
 )
 from kaffee.certification.purpose import Purpose, state_purpose
 from kaffee.certification.spread import SpreadGrowth, spread_growth
+from kaffee.certification.stability import Candidate, Stability, compare_refits
 from kaffee.certification.tangents import TangentProxy, tangent_proxy
 from kaffee.certification.verdicts import Status, Verdict, judge, worst
 from kaffee.checkpoint.reconstruction import Reconstruction, named_arrays
@@ -121,6 +122,7 @@ class Certificate:
         training, page: Loss curves; title, command and settings of the fit, if the caller adds them.
         drift: Data against data, which no model enters.
         purpose: What the model is good for; None in certificates of versions that did not say so, as `drift`.
+        refits: The same recording fitted with other seeds, if it was; errors of exponents then contain their spread.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -138,6 +140,7 @@ class Certificate:
     page: dict[str, Any] = field(default_factory=dict)
     drift: Drift | None = None
     purpose: Purpose | None = None
+    refits: Stability | None = None
 
     @property
     def axes(self) -> dict[int, Status]:
@@ -162,7 +165,7 @@ class Certificate:
         """Build a certificate from the values of `to_dict` and `arrays`; NaN where JSON had no number."""
         drawn = {name: np.asarray(run, np.float64) for name, run in arrays.items()}
         # Every part must be there, if only as None: a page without one would look complete.
-        later = {"drift": None, "purpose": None}
+        later = {"drift", "purpose", "refits"}
         parts = {part.name: values[part.name] for part in fields(cls) if part.name in values or part.name not in later}
         if parts["agreement"] is not None:
             parts["agreement"] = {**parts["agreement"], "drawn": drawn}
@@ -240,6 +243,7 @@ def certify(
     prior: Reconstruction | None = None,
     linear: Reconstruction | None = None,
     truth: Truth | None = None,
+    refits: Sequence[Candidate] = (),
     settings: CertificationSettings | None = None,
     any_step: bool = False,
     watch: Callable[[str], object] | None = None,
@@ -252,6 +256,7 @@ def certify(
         prior: The deterministic surrogate that it was made of, to be compared with.
         linear: The linear model of the training data that it has to beat; by default it is fitted.
         truth: The true system's states, if they are known; shown beside the results, no verdict uses them.
+        refits: Fits with several seeds, the surrogate's own among them (`kaffee.fitting.refits`).
         any_step: Accept a time step that is not the model's.
         watch: Told the name of each stage as it begins.
     """
@@ -305,7 +310,6 @@ def certify(
         "free runs",
         lambda: agreement(reconstruction, train, test, prior=prior, linear=linear, truth=states, seed=seed, **size),
     )
-    parts = {"residuals": residuals, "scores": scores, "spread": spread, "tangents": tangents, "agreement": free}
     checks: dict[str, Check] = {}
     if prior is not None:
         known = None
@@ -313,7 +317,16 @@ def certify(
             known = (free.prior_core, free.prior_exponents, free.num_rows)
         checks["prior"] = check(prior, test, free=known, **size)
     known = None if free is None else (free.core, free.exponents, free.num_rows)
-    checks[reconstruction.method] = check(reconstruction, test, residuals=residuals, free=known, **size)
+    own = checks[reconstruction.method] = check(reconstruction, test, residuals=residuals, free=known, **size)
+    compared = None
+    if refits:
+        chosen = reconstruction.provenance.get("seed", 0)
+        compared = part(
+            "refits", "refits", lambda: compare_refits(refits, chosen, (own, free), train, test, seed=seed, **size)
+        )
+    if free is not None and compared is not None:
+        free = replace(free, exponents=compared[1])
+    parts = {"residuals": residuals, "scores": scores, "spread": spread, "tangents": tangents, "agreement": free}
     verdicts = judge(parts, missing, horizon=tau)
     return Certificate(
         verdicts,
@@ -338,6 +351,7 @@ def certify(
         checks=checks,
         drift=measure_drift(train, test),
         purpose=state_purpose(verdicts, scores, reconstruction.dt),
+        refits=None if compared is None else compared[0],
     )
 
 

@@ -98,7 +98,10 @@ class RunSummary(NamedTuple):
 
 
 class Exponents(NamedTuple):
-    """Lyapunov exponents of the core along its free runs, per unit of time: means over runs and standard errors."""
+    """Lyapunov exponents of the core along its free runs, per unit of time: means over runs and standard errors.
+
+    `refits` is how many fits with other seeds there were whose spread the errors contain; 0: none.
+    """
 
     values: Float[np.ndarray, " K"]
     errors: Float[np.ndarray, " K"]
@@ -106,6 +109,7 @@ class Exponents(NamedTuple):
     sum_positive_error: float
     kaplan_yorke: float
     num_steps: int
+    refits: int = 0
 
 
 @dataclass(frozen=True)

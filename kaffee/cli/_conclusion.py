@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from kaffee.certification.certificate import Certificate, Losses
+    from kaffee.certification.stability import Candidate
     from kaffee.fitting.pipeline import Fit, Stage
     from kaffee.fitting.run import Loaded, Run
     from kaffee.fitting.settings import FitSettings
@@ -31,16 +32,27 @@ class Conclusion(NamedTuple):
     stages: "tuple[Stage, ...]" = ()
 
 
-def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet: bool, doubt: str = "") -> Conclusion:
+def conclude(
+    output: Path,
+    result: "Fit",
+    loaded: "Loaded",
+    *,
+    title: str,
+    quiet: bool,
+    doubt: str = "",
+    refits: "list[Candidate] | None" = None,
+) -> Conclusion:
     """Certify a fit, draw its report and store the certificate.
 
     Args:
         doubt: Warning if test rows also occur in the training data; empty otherwise.
+        refits: The fits with other seeds, if there are any, and this one among them.
     """
     from rich.console import Console
 
     from kaffee.certification.certificate import Certificate, certify
     from kaffee.fitting.config import to_toml
+    from kaffee.fitting.ladder import describe_rungs
     from kaffee.report.sections import tabulate_results, tabulate_verdicts
 
     console = Console(stderr=True)
@@ -53,9 +65,9 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
         console.print(f"warning: {doubt}", style="yellow", markup=False, soft_wrap=True)
     prior, fitted = result.prior.reconstruction, result.fitted.reconstruction
     linear = None if result.linear is None else result.linear.reconstruction
-    known: dict[str, Any] = {"prior": prior, "linear": linear, "truth": loaded.truth}
+    known: dict[str, Any] = {"prior": prior, "linear": linear, "truth": loaded.truth, "refits": refits or ()}
     certificate = certify(fitted, result.train, result.test, watch=watch, **known)
-    origin = fitted.provenance
+    origin, rungs = fitted.provenance, fitted.provenance.get("rungs")
     certificate = replace(
         certificate,
         about={**certificate.about, **({"warning": doubt} if doubt else {})},
@@ -66,6 +78,7 @@ def conclude(output: Path, result: "Fit", loaded: "Loaded", *, title: str, quiet
         page={
             "title": title,
             "summary": f"Pretraining: {result.prior.report}. Adaptation: {result.fitted.report}.",
+            **({} if rungs is None else {"rungs": {**rungs, "sentence": describe_rungs(rungs)}}),
             "settings": to_toml(_without_places(result.settings)),
             "true_lambda_1": None if loaded.truth is None else loaded.truth.lambda_1,
             "provenance": {
@@ -171,11 +184,13 @@ def _trace_origin(run: Path) -> dict[str, Any]:
     start = folder.settings.core.start
     own = Path(start.rpartition(":")[0]).read_bytes() if start is not None and is_own(start) else b""
     stages = ("prior", folder.settings.method)
+    refits = sorted(run.glob(f"refits/seed-*/{stages[1]}/model.json"))
     return {
         "kaffee": __version__,
         "models": [read_json(run / name / "model.json", "model").get("sha256") for name in stages],
         "data": folder.record["data"]["fingerprint"],
         "core": hashlib.sha256(own).hexdigest(),
+        **({"refits": [read_json(path, "model").get("sha256") for path in refits]} if refits else {}),
     }
 
 
@@ -186,14 +201,22 @@ def show(conclusion: Conclusion, *, json: bool) -> None:
     from kaffee.certification.remedies import suggest_remedies
     from kaffee.records import jsonable
     from kaffee.report.page import list_reasons
-    from kaffee.report.sections import tabulate_results, tabulate_verdicts
+    from kaffee.report.sections import tabulate_refits, tabulate_results, tabulate_rungs, tabulate_verdicts
 
     certificate = conclusion.certificate
+    rungs, refits = certificate.page.get("rungs"), certificate.refits
     if json:
         whole = certificate.to_dict()
         values = {**jsonable(certificate.checks), **{name: whole[name] for name in ("axes", "purpose", "drift")}}
+        values |= {"rungs": rungs} if rungs else {}
+        values |= {"refits": whole["refits"]} if refits is not None else {}
         typer.echo(json_module.dumps(values, indent=2))
         return
+    if rungs:
+        typer.echo(rungs["sentence"])
+        Console().print(tabulate_rungs(rungs))
+    if refits is not None:
+        Console().print(tabulate_refits(refits))
     for table in (tabulate_results(certificate), tabulate_verdicts(certificate)):
         Console().print(table)
     for line in list_reasons(vars(verdict) for verdict in certificate.verdicts):

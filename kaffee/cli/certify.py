@@ -59,6 +59,7 @@ def _report(
     the folder on-NAME of the run, beside its own, and `kaffee compare RUN/on-NAME ...` finds them there.
     """
     from kaffee.certification.certificate import Certificate
+    from kaffee.fitting.refits import load_refits
     from kaffee.fitting.run import Run
 
     for path in runs:
@@ -68,7 +69,8 @@ def _report(
                 typer.echo(f"{path}: certifying, since {reason}", err=True)
             run = Run.open(path, core=core)
             run = run.on(on) if on else run
-            done = conclude(run.output, run.fit, run.loaded, title=run.title, doubt=run.doubt, quiet=quiet)
+            known: dict[str, Any] = {"doubt": run.doubt, "refits": load_refits(run)}
+            done = conclude(run.output, run.fit, run.loaded, title=run.title, quiet=quiet, **known)
         else:
             done = Conclusion(Certificate.load(path)[0], path)
             draw(path, done.certificate)

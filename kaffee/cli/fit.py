@@ -24,6 +24,11 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting, such as core.latent_dim=30; may be repeated."),
 ]
+Seeds = Annotated[
+    int | None,
+    typer.Option(min=1, help="Fit with so many seeds, keep the best by held-back rows.", show_default="1"),
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Fits at the same time, with --seeds.")]
 Certify = Annotated[bool, typer.Option("--certify/--no-certify", help="Check on held-out data and write the report.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -51,6 +56,15 @@ def _fit(
         str | None, typer.Option(help="kaffee, blind, core_collapse, noise_masking or frozen_core.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    rung: Annotated[
+        str | None,
+        typer.Option(help="linear, alrnn, auto (held-back rows choose) or scratch (as the paper); as --set rung=."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="quick: a tenth of the training, for a first look; paper: as --paper.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as TOML; see --print-config.")] = None,
     set_: Set = None,
     core: Annotated[
@@ -75,16 +89,25 @@ def _fit(
 
     Takes windows, latent size and schedule from the data, pretrains a core by teacher forcing, makes it probabilistic,
     certifies it on held-out data and writes a report. Running the same command again continues where it stopped.
+
+    With --seeds 5 it does so with five seeds, keeps the one that forecasts held-back rows best, and reports how far
+    they lie apart; `kaffee forecast --refits` averages over them.
     """
     from kaffee.errors import ConfigError
     from kaffee.fitting.config import merge, parse_override, read_toml, to_toml, update
-    from kaffee.fitting.defaults import apply_suggestions, suggest
+    from kaffee.fitting.defaults import apply_suggestions, check_preset, suggest
     from kaffee.fitting.initial_core import absolute
     from kaffee.fitting.run import Run, parse_source
     from kaffee.fitting.settings import FitSettings
 
     given: dict[str, Any] = reduce(merge, map(parse_override, set_ or []), {} if config is None else read_toml(config))
-    shortcuts = {"method": method, "seed": seed, "core": None if core is None else {"start": absolute(core)}}
+    preset = check_preset("paper" if paper else preset)
+    shortcuts = {
+        "method": method,
+        "seed": seed,
+        "rung": rung,
+        "core": None if core is None else {"start": absolute(core)},
+    }
     given = merge(given, {key: value for key, value in shortcuts.items() if value is not None})
     settings = update(FitSettings(), given)
     if not data:
@@ -97,14 +120,15 @@ def _fit(
         options["columns"] = [name.strip() for name in columns.split(",")]
     source = parse_source(data, numbers(param or []), options)
     loaded = source.load(settings)
-    suggested = [] if paper else suggest(loaded.series, settings)
-    settings = settings if paper else apply_suggestions(suggested, given)
+    suggested = suggest(loaded.series, settings, preset)
+    settings = apply_suggestions(suggested, given)
     if print_config:
         typer.echo(to_toml(settings), nl=False)
         return
     if not quiet and suggested:
         _show(suggested, settings)
-    execute(Run.start(output, settings, source, loaded), quiet=quiet, json=json, certify=certify)
+    run = Run.start(output, settings, source, loaded)
+    execute(run, quiet=quiet, json=json, certify=certify, seeds=seeds, jobs=jobs)
 
 
 def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
@@ -118,16 +142,25 @@ def _show(suggested: "list[Suggested]", settings: "FitSettings") -> None:
 
 @commands.command("resume")
 def _resume(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.")], quiet: Quiet = False, json: Json = False
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    jobs: Jobs = 1,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Continue an interrupted fit from its folder alone."""
     from kaffee.fitting.run import Run
 
-    execute(Run.open(run), quiet=quiet, json=json)
+    execute(Run.open(run), quiet=quiet, json=json, jobs=jobs)
 
 
-def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> None:
-    """Fit, check, report: the common end of `fit`, `resume` and `quickstart`."""
+def execute(
+    run: "Run", *, quiet: bool, json: bool, certify: bool = True, seeds: int | None = None, jobs: int = 1
+) -> None:
+    """Fit, check, report: the common end of `fit`, `resume` and `quickstart`.
+
+    Args:
+        seeds: Refits; by default those that the run was started with, if any.
+    """
     from rich.console import Console
 
     from kaffee.certification.certificate import describe_shortage
@@ -135,6 +168,8 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
     from kaffee.cli._conclusion import conclude, load_conclusion, show
     from kaffee.fitting.cost import estimate_cost, find_risks
     from kaffee.fitting.initial_core import is_own
+    from kaffee.fitting.ladder import describe_rungs
+    from kaffee.fitting.refits import count_refits, fit_refits
     from kaffee.fitting.run import short_recordings, summarise
     from kaffee.progress import TrainingProgress
 
@@ -146,7 +181,9 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
         console.print(f"warning: {note}", **warn)
     if is_own(settings.core.start):
         run.core = settings.core.start  # whoever fits or resumes names the code; other commands must be told
-    known = load_conclusion(run)
+    asked, candidates = count_refits(run.path), None
+    seeds = seeds or asked or 1
+    known = load_conclusion(run) if seeds == (asked or 1) else None
     if known is None:
         train, held_out = loaded.series.split(1.0 - settings.test_fraction)
         drift = measure_drift(train, held_out)
@@ -160,7 +197,11 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
             cost = estimate_cost(settings, loaded.series.num_coordinates).describe()
             console.print(f"The fit takes {cost}.", markup=False, soft_wrap=True)
         with TrainingProgress(console, quiet=quiet) as progress:
-            result = run.train(progress.watcher)
+            if seeds > 1 or asked:
+                candidates = fit_refits(run, seeds, jobs=jobs, watcher=progress.watcher)
+                result = run.fit
+            else:
+                result = run.train(progress.watcher)
         stages: tuple[Any, ...] = (result.prior, result.fitted)
     else:
         stages = known.stages
@@ -175,9 +216,11 @@ def execute(run: "Run", *, quiet: bool, json: bool, certify: bool = True) -> Non
             typer.echo(f"Done before, nothing is repeated. To draw the report again: {report}", err=True)
         show(known, json=json)
     elif certify:
-        show(conclude(run.output, result, loaded, title=run.title, quiet=quiet), json=json)
+        show(conclude(run.output, result, loaded, title=run.title, quiet=quiet, refits=candidates), json=json)
     else:
-        model = str(run.path / settings.method)
+        model, rungs = str(run.path / settings.method), result.fitted.reconstruction.provenance.get("rungs")
+        if rungs and not quiet:
+            console.print(describe_rungs(rungs), markup=False, soft_wrap=True)
         typer.echo(json_module.dumps({"model": model}) if json else f"Model: {model}. To certify it: {report}")
     if not stages[-1].completed:
         raise typer.Exit(3)

@@ -186,6 +186,9 @@ def _forecast(
     members: Annotated[int, typer.Option(min=2, help="Size of the ensemble.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the ensemble.")] = 0,
     observation_noise: Annotated[bool, typer.Option(help="Forecast readings, or the signal behind them.")] = True,
+    refits: Annotated[
+        bool, typer.Option("--refits", help="Average over all refits of a run that was fitted with --seeds.")
+    ] = False,
     reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.5,0.95",
     core: OwnCore = None,
@@ -193,18 +196,22 @@ def _forecast(
 ) -> None:
     """Forecast recordings: an ensemble from the filtered belief at the end of each, or at a given time.
 
-    Columns for each coordinate x: x_mean, x_std and quantiles of the ensemble.
+    Columns for each coordinate x: x_mean, x_std and quantiles of the ensemble. With --refits every refit gives the same
+    share of its members, so that bands contain the spread between models.
     """
     from kaffee.certification.purpose import read_purpose, remark_forecast
+    from kaffee.fitting.refits import load_pool
     from kaffee.inference import ensembles
 
     levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core)
     start = None if at is None else _parse_time(at, series.origin.dates)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
-    estimates = ensembles.forecast(model, series, steps, at=start, any_step=reading.any_step, **sampling)
+    models = load_pool(run, core=core) if refits else model
+    estimates = ensembles.forecast(models, series, steps, at=start, any_step=reading.any_step, **sampling)
     facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
-    sentence = f"{members} members from {len(estimates)} recording{'s' * (len(estimates) > 1)}"
+    pooled = f" of {facts['models']} refits" if facts.get("models") else ""
+    sentence = f"{members} members{pooled} from {len(estimates)} recording{'s' * (len(estimates) > 1)}"
     write_table(estimates.to_series(levels), output, facts, json=json, sentence=sentence)
     if (purpose := read_purpose(run)) and not json:
         _warn(purpose["sentence"])

@@ -9,5 +9,7 @@ from .pipeline import adapt_foundation_model as adapt_foundation_model
 from .pipeline import adapt_prior as adapt_prior
 from .pipeline import fit as fit
 from .pipeline import train_prior as train_prior
+from .refits import fit_refits as fit_refits
+from .refits import load_refits as load_refits
 from .run import Run as Run
 from .settings import FitSettings as FitSettings

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.validation import check_observed
-from kaffee.errors import DataError
+from kaffee.errors import ConfigError, DataError, unknown
 from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import merge, nested, update
 from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, FitSettings
@@ -22,6 +22,8 @@ from kaffee.training.selection import hold_back
 MOST_LAGGED, MOST_COORDINATES = 160, 40
 # Floating-point operations of a stage: some minutes on two cores. Products of vectors are ten times as slow.
 AFFORDABLE, LEAST_UPDATES = 4e12, 100
+PRESETS = ("quick", "paper")
+"""Other defaults than those that the data suggest: a tenth of the training for a first look; the paper's."""
 _SHORTEST_WINDOW = 8  # steps without which a window has nothing to learn dynamics from
 
 
@@ -33,8 +35,22 @@ class Suggested(NamedTuple):
     reason: str
 
 
-def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggested]:
-    """Suggest settings for the training part of a series, given those that are known, such as the type of the core."""
+def check_preset(preset: str | None) -> str | None:
+    """Return the preset; raise if there is none of this name."""
+    if preset is not None and preset not in PRESETS:
+        raise ConfigError(unknown("preset", preset, PRESETS))
+    return preset
+
+
+def suggest(series: Series, settings: FitSettings | None = None, preset: str | None = None) -> list[Suggested]:
+    """Suggest settings for the training part of a series, given those that are known, such as the type of the core.
+
+    Args:
+        preset: "quick": a tenth of the updates of both stages, and few looks of the guard, for a first look at a
+            recording; "paper": nothing, so that the defaults of `FitSettings` hold.
+    """
+    if check_preset(preset) == "paper":
+        return []
     settings = settings or FitSettings()
     train, _ = series.split(1.0 - settings.test_fraction)
     if settings.core.start is None:
@@ -64,7 +80,10 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
     burn_in = min(8, longest - 1 - scored)
     forcing = _count_updates(20 * rows, 60_000 if rung == "scratch" else 20_000, 16 * window * M**2 * 60)
     filtering = _count_updates(3 * rows, 10_000 if rung == "scratch" else 7_000, 16 * (scored + burn_in) * M**3 * 12)
-    follow = "as many as the rows are worth and time allows"
+    follow, looks = "as many as the rows are worth and time allows", 40
+    if preset == "quick":
+        forcing, filtering = (max(each // 10, LEAST_UPDATES) for each in (forcing, filtering))
+        follow, looks = "quick: a tenth of what the rows are worth", 4
     suggested = [
         Suggested("rung", rung, why),
         Suggested("pretraining.forcing.interval", interval, f"half of {memory}; 10 to 50"),
@@ -84,7 +103,7 @@ def suggest(series: Series, settings: FitSettings | None = None) -> list[Suggest
         suggested = [each for each in suggested if each.key not in ("rung", "pretraining.optimiser.clip_norm")]
     if get_method(settings.method).train_core:
         suggested.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
-        look = min(250, max(filtering // 40, 10))
+        look = min(250, max(filtering // looks, 10))
         suggested.append(Suggested("adaptation.guard", look, "a core whose free runs or forecasts get worse goes back"))
     if settings.core.start is not None:
         suggested = [each for each in suggested if not each.key.startswith("pretraining.schedule")]
@@ -114,11 +133,11 @@ def _clip_window(wanted: float, low: int, high: int, longest: int) -> int:
 
 def apply_suggestions(suggested: Sequence[Suggested], given: Mapping[str, Any]) -> FitSettings:
     """Combine suggestions with the nested values that were given, which win."""
-    values = reduce(merge, [nested(each.key, each.value) for each in suggested])
+    values: Mapping[str, Any] = reduce(merge, [nested(each.key, each.value) for each in suggested], {})
     return update(update(FitSettings(), values), given)
 
 
-def settings_for(series: Series, given: Mapping[str, Any] | None = None) -> FitSettings:
+def settings_for(series: Series, given: Mapping[str, Any] | None = None, *, preset: str | None = None) -> FitSettings:
     """Take what the data suggest, where the nested values of `given` do not say otherwise."""
     given = given or {}
-    return apply_suggestions(suggest(series, update(FitSettings(), given)), given)
+    return apply_suggestions(suggest(series, update(FitSettings(), given), preset), given)

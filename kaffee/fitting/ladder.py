@@ -10,7 +10,7 @@ from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, FitSettings
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.guard import FreeRunGuard
 from kaffee.training.linear import LinearFit, fit_linear, with_gates
-from kaffee.training.selection import HeldBack, Judge, Scored, hold_back
+from kaffee.training.selection import WEIGHTS, HeldBack, Judge, Scored, hold_back
 
 # Nats per entry that forecasts must be better for free runs with noise that are worse than those of the linear model.
 WORTH_IT = 0.1
@@ -91,8 +91,34 @@ def _describe(scored: Scored, model: StateSpaceModel, look: Any) -> dict[str, An
     return {"latent_dim": model.latent_dim, "nll": nll, "coverage_90": scored.coverage, **free}
 
 
+def keep_linear(climbing: Climbing) -> dict[str, Any]:
+    """Make the table of rungs of a fit that is a linear model by request."""
+    judge, linear = climbing.judge, climbing.linear
+    shape = {"chosen": "linear", "horizons": judge.horizons, "structure": linear.structure.describe()}
+    return {**shape, "linear": _describe(linear.scored, linear.model, None)}
+
+
+def score_rung(rungs: dict[str, Any]) -> float:
+    """Average the NLL of the chosen rung over horizons as `Scored.mean` does, from a stored table; infinite if none.
+
+    >>> score_rung({"chosen": "linear", "linear": {"nll": [0.0, 1.0, None]}})
+    0.3333333333333333
+    """
+    own = np.array(rungs[rungs["chosen"]]["nll"], float)
+    # Of forecasts that fail no number is stored; horizons at which nothing was read have none in the linear model too.
+    read = ~np.isnan(np.array(rungs["linear"]["nll"], float))
+    weights = np.array(WEIGHTS[: len(own)])[read]
+    value = float(weights @ own[read] / weights.sum()) if read.any() else 0.0
+    return value if np.isfinite(value) else np.inf
+
+
 def describe_rungs(rungs: dict[str, Any]) -> str:
     """Say which rung won, and by how much."""
+    if "gain" not in rungs:
+        return f"A linear model was asked for ({rungs['structure']})."
+    if rungs["gain"] is None:  # one of them cannot be scored
+        kept = "AL-RNN" if rungs["chosen"] == "alrnn" else "linear model"
+        return f"The {kept} is kept; not both can forecast the held-back rows."
     gain, error = rungs["gain"], rungs["error"]
     by = f"{abs(gain):.3f} ± {error:.3f} nats per reading {'better' if gain > 0 else 'worse'} on held-back rows"
     if rungs["chosen"] == "linear":

@@ -19,7 +19,7 @@ from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.initial_core import find_start
-from kaffee.fitting.ladder import Climbing, choose, prepare
+from kaffee.fitting.ladder import Climbing, choose, keep_linear, prepare
 from kaffee.fitting.settings import FitSettings, ShellSettings
 from kaffee.foundation import context as contexts
 from kaffee.foundation.weights import licence_terms
@@ -257,7 +257,9 @@ def fit(
         linear = _keep(store, "linear", blank.with_model(climbing.linear.model, "kaffee"), report)
         if climbing.start is None:
             prior = _keep(store, "prior", blank.with_model(climbing.linear.model, "prior"), report)
-            fitted = _keep(store, settings.method, linear.reconstruction, report)
+            rungs = {"rungs": jsonable(keep_linear(climbing))}
+            made = replace(linear.reconstruction, provenance={**linear.reconstruction.provenance, **rungs})
+            fitted = _keep(store, settings.method, made, report)
             return Fit(prior, fitted, train, test, settings, linear)
         blank, rows = blank.with_model(climbing.start, "prior"), climbing.held.part
     prior = train_prior(

@@ -46,7 +46,10 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the data of a fit come from: the name of a system to simulate, or paths with reading options."""
+    """Where the data of a fit come from: the name of a system to simulate, or paths with reading options.
+
+    A system has one option: the `seed` of its simulation, where it is not that of the fit.
+    """
 
     system: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -66,11 +69,12 @@ class Source:
         if self.system is None:
             return Loaded(read_series(list(self.paths), **self.options))
         system, wanted = get_system(self.system, **self.parameters), vars(settings.simulation)
+        seed = self.options.get("seed", settings.seed)
         num_train_steps = round((1.0 - settings.test_fraction) * settings.simulation.num_steps)
-        simulation = simulate(system, **wanted, seed=settings.seed, num_train_steps=num_train_steps)
+        simulation = simulate(system, **wanted, seed=seed, num_train_steps=num_train_steps)
         series = Series.from_arrays(simulation.observations, times=simulation.times, name=system.name)
         _, test = series.split(1.0 - settings.test_fraction)
-        clean, again = np.split(simulate(system, 2 * _TRUTH_STEPS, seed=settings.seed).states, 2)
+        clean, again = np.split(simulate(system, 2 * _TRUTH_STEPS, seed=seed).states, 2)
         return Loaded(series, system.dt, Truth(clean, again, simulation.states[-test.num_steps :], system.lambda_1))
 
     def check_unchanged(self, series: Series, fingerprint: str) -> None:
@@ -145,7 +149,7 @@ class Run(StageStore):
             earlier: dict[str, Any] = {key: run.record[key] for key in record}
             changes = differences(record, earlier)
             # A run that was refused at its start has nothing to continue: another may take its place.
-            if changes and any(run.path.glob("*/training.json")):
+            if changes and any(run.path.rglob("training.json")):
                 if earlier["settings"] == record["settings"] and earlier["data"].get("source") == typed:
                     source.check_unchanged(loaded.series, earlier["data"]["fingerprint"])
                 raise CheckpointError(

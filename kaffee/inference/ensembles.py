@@ -1,9 +1,11 @@
 """Forecasts and free runs of a trained surrogate, in data units."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Bool, Float, Key
 
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
@@ -18,7 +20,7 @@ from kaffee.inference.results import Estimate, Estimates
 
 
 def forecast(
-    reconstruction: Reconstruction,
+    reconstruction: Reconstruction | Sequence[Reconstruction],
     series: Series,
     num_steps: int,
     *,
@@ -31,32 +33,44 @@ def forecast(
     """Filter each recording, draw states from its last belief and let the surrogate run, process noise and all.
 
     Args:
+        reconstruction: One surrogate; or several of the same recording, such as refits with other seeds, of which each
+            gives the same share of the members, so that bands contain the spread between models.
         at: Start after the row at this time instead of the last one; later rows are not used. Without a time column
             the first row is at time 0. Recordings that do not cover it are left out.
         members: Size of the ensemble, for each recording.
         observation_noise: Forecast readings; without it the signal behind them.
         any_step: Accept a time step that is not the model's.
     """
-    num_steps, members = check_count("num_steps", num_steps, 1), check_count("members", members, 2)
+    models = (reconstruction,) if isinstance(reconstruction, Reconstruction) else tuple(reconstruction)
+    if not models:
+        raise DataError("A forecast needs a model, or several in a list; the list is empty.")
+    num_steps, members = check_count("num_steps", num_steps, 1), check_count("members", members, max(2, len(models)))
     seed = check_count("seed", seed, 0)
+    reconstruction = models[0]
+    for each in models[1:]:
+        if model_columns(each) != model_columns(reconstruction):
+            raise DataError(
+                f"Models of {', '.join(model_columns(reconstruction))} and of {', '.join(model_columns(each))} have no "
+                "forecast in common. Pass models of the same columns."
+            )
     series = match_series(reconstruction, series, any_step=any_step)
-    model, scaler = reconstruction.model, reconstruction.scaler
     starts = _choose_starts(series, reconstruction.dt, at)
-    recordings, rows = (np.array(list(numbers)) for numbers in (starts, starts.values()))
-    x = batch_recordings(series.standardised(scaler), model.dtype)[: max(rows) + 1, recordings]
-    each = (np.arange(len(rows)), rows)
-    belief = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=each).beliefs
-    ensemble = forecast_ensemble(
-        model, belief, num_steps, members, key=jax.random.key(seed), observation_noise=observation_noise
-    )
-    values = np.asarray(ensemble, np.float64)
-    away = mask_diverged(values)
+    # One model draws as it would alone, so that a list of one is the same as the model.
+    keys = [jax.random.key(seed), *jax.random.split(jax.random.key(seed), len(models))[1:]]
+    shares = [len(share) for share in np.array_split(np.arange(members), len(models))]
+    parts = [
+        _draw_members(
+            each, match_series(each, series, any_step=any_step), starts, num_steps, share, key, observation_noise
+        )
+        for each, share, key in zip(models, shares, keys, strict=True)
+    ]
+    values = np.concatenate([part for part, _ in parts])
+    away = np.concatenate([part for _, part in parts])
     if ((~away).sum(axis=0) < 2).any():
         raise DataError(
             f"All {members} members of the forecast left the attractor (beyond {DIVERGENCE_BOUND:g} standard "
             "deviations of the training data) within its horizon. Forecast fewer steps."
         )
-    values = scaler.inverse(np.where(away[..., None], np.nan, values))
     ahead = (series.time_step or reconstruction.dt) * np.arange(1, num_steps + 1)
     times = [_read_times(series, r, reconstruction.dt)[row] + ahead for r, row in starts.items()]
     estimates = []
@@ -67,10 +81,32 @@ def forecast(
         "recordings": list(starts),
         "steps": num_steps,
         "members": members,
+        **({"models": len(models)} if len(models) > 1 else {}),
         "diverged": int(away[:, :, -1].sum()),
         "first_times": [float(t[0]) if series.frequency is None else _show(series, t[0]) for t in times],
     }
     return Estimates(tuple(estimates), "forecast", facts, origin=series.origin.of(list(starts)))
+
+
+def _draw_members(
+    reconstruction: Reconstruction,
+    series: Series,
+    starts: dict[int, int],
+    num_steps: int,
+    members: int,
+    key: Key[Array, ""],
+    observation_noise: bool,
+) -> tuple[Float[np.ndarray, "K R H N"], Bool[np.ndarray, "K R H"]]:
+    """Draw members from the filtered beliefs of one model, NaN once they left the attractor, and where they did."""
+    model, scaler = reconstruction.model, reconstruction.scaler
+    recordings, rows = (np.array(list(numbers)) for numbers in (starts, starts.values()))
+    x = batch_recordings(series.standardised(scaler), model.dtype)[: max(rows) + 1, recordings]
+    each = (np.arange(len(rows)), rows)
+    belief = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=each).beliefs
+    ensemble = forecast_ensemble(model, belief, num_steps, members, key=key, observation_noise=observation_noise)
+    values = np.asarray(ensemble, np.float64)
+    away = mask_diverged(values)
+    return scaler.inverse(np.where(away[..., None], np.nan, values)), away
 
 
 def _read_times(series: Series, recording: int, dt: float) -> Float[np.ndarray, " T"]:

@@ -13,6 +13,7 @@ from kaffee.certification.free_runs import Agreement
 from kaffee.certification.innovations import Residuals
 from kaffee.certification.remedies import suggest_remedies
 from kaffee.certification.spread import SpreadGrowth
+from kaffee.certification.stability import Stability
 from kaffee.certification.tangents import TangentProxy
 from kaffee.metrics.scores import NLL_UNIT
 from kaffee.report import figures
@@ -58,6 +59,48 @@ def tabulate_results(certificate: Certificate) -> Table:
     )
 
 
+def tabulate_rungs(rungs: Mapping[str, Any]) -> Table:
+    """Show the rungs of a ladder of models beside each other, and which is kept."""
+    names = {name: title for name, title in (("linear", "linear model"), ("alrnn", "AL-RNN")) if name in rungs}
+    rows = [["latent size", *(rungs[name]["latent_dim"] for name in names)]]
+    for key, title in (("nll", "NLL"), ("coverage_90", "coverage of 90 % bands")):
+        for i, h in enumerate(rungs["horizons"]):
+            values = [rungs[name].get(key) for name in names]
+            rows.append([f"{title}, {h} step{'s' * (h > 1)}", *(None if each is None else each[i] for each in values)])
+    for key, title in (("d_stsp", "d_stsp of the core"), ("d_stsp_noisy", "d_stsp with noise"), ("lost", "lost runs")):
+        rows.append([title, *(rungs[name].get(key) for name in names)])
+    return Table(
+        "Rungs",
+        ("on held-back rows", *(f"{title}{' (kept)' * (rungs['chosen'] == name)}" for name, title in names.items())),
+        rows,
+        note="NLL and coverage: forecasts of training rows that were held back, every coordinate alone, in nats per "
+        "reading and standardised units. d_stsp: free runs against all training rows.",
+    )
+
+
+def tabulate_refits(stability: Stability) -> Table:
+    """Show fits with several seeds beside each other, and how far they lie apart."""
+    titles = {"validation": "validation", "nll": "nll", "coverage_90": "coverage 90 %", "d_stsp_core": "core d_stsp"}
+    titles |= {"d_h_core": "core d_h", "lost_core": "core lost", "lambda_1": "lambda_1"}
+    titles |= {"d_stsp_noisy": "noisy d_stsp", "d_h_noisy": "noisy d_h", "lost_noisy": "noisy lost"}
+    rows = [
+        [f"{refit.seed}{' (kept)' * (refit.seed == stability.chosen)}", refit.rung]
+        + [getattr(refit, name) for name in titles]
+        for refit in stability.refits
+    ]
+    for title, values in zip(("mean", "standard deviation"), stability.summarise(), strict=True):
+        rows.append([title, "", *(values[name] for name in titles)])
+    runs = max(refit.runs for refit in stability.refits)
+    return Table(
+        "Refits",
+        ("seed", "rung", *titles.values()),
+        rows,
+        note="The same recording fitted with several seeds. The kept one has the best validation score: NLL of rows "
+        "held back from training (from scratch: loss of the last updates). The rest is on held-out data, as in the "
+        f"tables of the kept one; lost: of {runs} free runs.",
+    )
+
+
 def lay_out_certificate(certificate: Certificate) -> Report:
     """Lay out the page of a run from its stored certificate."""
     about, page = certificate.about, certificate.page
@@ -68,6 +111,7 @@ def lay_out_certificate(certificate: Certificate) -> Report:
     )
     sections = [
         Section("Result", _describe_result(certificate), tables=[tabulate_results(certificate)]),
+        *_show_choices(certificate),
         *([Section("What to do", " ".join(remedies))] if (remedies := suggest_remedies(certificate)) else []),
         *_list_sections(certificate),
     ]
@@ -84,6 +128,13 @@ def lay_out_certificate(certificate: Certificate) -> Report:
         verdicts=certificate.verdicts,
         provenance={**page.get("provenance", {}), **({"warning": warning} if warning else {})},
     )
+
+
+def _show_choices(certificate: Certificate) -> list[Section]:
+    """Show what was chosen from: rungs of the ladder, seeds."""
+    rungs, refits = certificate.page.get("rungs"), certificate.refits
+    ladder = [] if not rungs else [Section("Rungs", rungs["sentence"], tables=[tabulate_rungs(rungs)])]
+    return ladder + ([] if refits is None else [Section("Refits", tables=[tabulate_refits(refits)])])
 
 
 def _describe_result(certificate: Certificate) -> str:
@@ -293,7 +344,10 @@ def _show_exponents(free: Agreement, truth: float | None) -> Section | None:
         ["sum of positive ones (entropy rate)", own.sum_positive, own.sum_positive_error],
         ["Kaplan-Yorke dimension", own.kaplan_yorke, None],
     ]
-    table = Table("Exponents", ("quantity", "value", "error"), rows, note=f"Along {own.num_steps} steps of free runs.")
+    note = f"Along {own.num_steps} steps of free runs."
+    if own.refits:
+        note += f" Errors contain the spread over {own.refits} fits with different seeds."
+    table = Table("Exponents", ("quantity", "value", "error"), rows, note=note)
     caption = "Bars are two standard errors; one above zero is chaos, a flow has one at zero."
     picture = Picture("Lyapunov exponents of the core", caption, figures.plot_exponents(exponents, truth))
     return Section("Lyapunov exponents", tables=[table], pictures=[picture])

@@ -60,7 +60,8 @@ def test_every_part_is_there(whole):
 def test_it_is_json(whole):
     text = json.dumps(whole[0].to_dict(), allow_nan=False)
     read = json.loads(text)
-    others = {"axes", "verdicts", "missing", "about", "withheld", "checks", "training", "page", "drift", "purpose"}
+    others = {"axes", "verdicts", "missing", "about", "withheld", "checks", "training", "page"}
+    others |= {"drift", "purpose", "refits"}
     assert {*PARTS, *others} == set(read)
     assert read["axes"]["1"]["name"] == "local probabilistic"
     assert read["residuals"]["coverage"]["0.9"] == whole[0].residuals.coverage["0.9"]

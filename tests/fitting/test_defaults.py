@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kaffee.data.series import Series
-from kaffee.errors import DataError
+from kaffee.errors import ConfigError, DataError
 from kaffee.fitting.config import merge, override, parse_override
-from kaffee.fitting.defaults import apply_suggestions, suggest
+from kaffee.fitting.defaults import apply_suggestions, settings_for, suggest
 from kaffee.fitting.settings import FitSettings
 
 
@@ -67,3 +67,22 @@ def test_every_suggestion_has_a_reason_and_does_not_depend_on_the_held_out_part(
     found = suggest(Series.from_arrays(values))
     assert all(each.reason for each in found)
     assert found == suggest(Series.from_arrays(other))
+
+
+def test_a_quick_look_takes_a_tenth_of_the_updates_and_the_paper_takes_nothing_from_the_data():
+    series = Series.from_arrays(wave(20_000, 50))
+    usual, quick = ({each.key: each for each in suggest(series, None, preset)} for preset in (None, "quick"))
+    for stage in ("pretraining", "adaptation"):
+        key = f"{stage}.schedule.num_updates"
+        assert quick[key].value == usual[key].value // 10
+        assert "quick" in quick[key].reason
+    looks = {
+        name: each["adaptation.schedule.num_updates"].value / each["adaptation.guard"].value
+        for name, each in (("usual", usual), ("quick", quick))
+    }
+    assert looks["quick"] < looks["usual"] / 5
+    assert suggest(series, None, "paper") == []
+    assert settings_for(series, preset="paper") == FitSettings()
+    assert settings_for(series, {"seed": 4}, preset="quick").seed == 4
+    with pytest.raises(ConfigError, match=r"Unknown preset 'quik'. Did you mean 'quick'"):
+        suggest(series, None, "quik")

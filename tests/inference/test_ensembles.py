@@ -134,3 +134,43 @@ def test_a_run_that_leaves_is_missing_from_there(reconstruction):
         simulate(wild, 20, shell=False, start=SCALER.mean + 500 * SCALER.scale, transient=5)
     with pytest.raises(DataError, match=r"must be \(2,\)"):
         simulate(wild, 20, start=np.ones(3))
+
+
+def moved(reconstruction, by):
+    """The same model in data that lie elsewhere: its forecasts are shifted."""
+    core = reconstruction.model.core
+    return replace(reconstruction, model=reconstruction.model.replace(core=replace(core, h=core.h + by)))
+
+
+def test_a_forecast_of_several_models_contains_the_spread_between_them(reconstruction):
+    pair, how = [reconstruction, moved(reconstruction, 2.0)], {"members": MEMBERS, "observation_noise": False}
+    one, two = (forecast(model, recordings(), HORIZON, **how) for model in pair)
+    both = forecast(pair, recordings(), HORIZON, **how)
+    assert both.facts["models"] == 2
+    assert both[0].members.shape == one[0].members.shape
+    for r in range(3):
+        expected = 0.5 * (one[r].mean + two[r].mean)
+        # Between two halves of equal weight the variance is that of the halves and of their means.
+        variance = 0.5 * (one[r].std ** 2 + two[r].std ** 2) + 0.25 * (one[r].mean - two[r].mean) ** 2
+        assert np.abs(both[r].mean - expected).max() < 4.5 * np.sqrt(variance.max() * 2 / MEMBERS)
+        np.testing.assert_allclose(both[r].std ** 2, variance, rtol=0.15)
+        assert (both[r].std > 1.1 * one[r].std).any()
+
+
+def test_a_list_of_one_model_is_the_model_and_members_are_shared_evenly(reconstruction):
+    alone, listed = (forecast(model, recordings(), 2, members=7) for model in (reconstruction, [reconstruction]))
+    np.testing.assert_array_equal(alone[0].members, listed[0].members)
+    assert alone.facts == listed.facts
+    far = forecast([reconstruction, moved(reconstruction, 50.0)], recordings(), 1, members=7, observation_noise=False)
+    values = far[0].members[:, 0, 0]
+    assert (np.abs(values - np.median(values)) > 0.5 * np.ptp(values)).sum() == 3
+
+
+def test_models_without_a_forecast_in_common_are_refused(reconstruction):
+    with pytest.raises(DataError, match="the list is empty"):
+        forecast([], recordings(), 2)
+    other = replace(reconstruction, columns=tuple(f"other {name}" for name in COLUMNS))
+    with pytest.raises(DataError, match="have no forecast in common"):
+        forecast([reconstruction, other], recordings(), 2)
+    with pytest.raises(ConfigError, match="members"):
+        forecast([reconstruction] * 3, recordings(), 2, members=2)
