@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kaffee.certification.stability import Candidate
+from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.validation import check_count
 from kaffee.errors import CheckpointError, ConfigError, KaffeeError
 from kaffee.fitting.ladder import score_rung
@@ -87,14 +88,18 @@ def load_refits(run: Run) -> list[Candidate]:
     """Load the refits of a run in the order of their seeds; none for an ordinary run, and raise if one is not done."""
     candidates = []
     for seed in _read_seeds(run.path):
-        fitted = Run(_place(run.path, seed), core=run.core).fitted
+        fitted = Run(_place(run.path, seed), core=run.core).finished(run.settings.method)
+        if fitted is None:
+            raise CheckpointError(
+                f"{run.path} has no finished fit with seed {seed} yet. First: kaffee resume {run.path}"
+            )
         rungs = fitted.reconstruction.provenance.get("rungs")
         rung = "scratch" if rungs is None else rungs["chosen"]
         candidates.append(Candidate(seed, rung, _score(fitted), fitted.reconstruction))
     return candidates
 
 
-def load_pool(path: str | Path, *, core: Any = None) -> list[Any]:
+def load_pool(path: str | Path, *, core: Any = None) -> list[Reconstruction]:
     """Load the models of all refits of a run, for forecasts that are averaged over them."""
     run = Run.open(path, core=core)
     candidates = load_refits(run)

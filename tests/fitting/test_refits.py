@@ -126,6 +126,14 @@ def test_other_settings_are_refused_while_only_refits_are_saved(tmp_path):
         start(tmp_path / "run", "seed=9")
 
 
+def test_refits_that_are_not_finished_name_the_command_that_goes_on(tmp_path):
+    run = start(tmp_path / "run")
+    (tmp_path / "run" / "refits").mkdir()
+    (tmp_path / "run" / "refits" / "refits.json").write_text('{"seeds": [0, 1]}')
+    with pytest.raises(CheckpointError, match=r"no finished fit with seed 0 yet. First: kaffee resume .*run$"):
+        load_refits(run)
+
+
 def test_a_damaged_list_is_an_error(tmp_path):
     (tmp_path / "refits").mkdir()
     (tmp_path / "refits" / "refits.json").write_text('{"seeds": "all"}')
