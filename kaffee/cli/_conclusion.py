@@ -65,7 +65,9 @@ def conclude(
         console.print(f"warning: {doubt}", style="yellow", markup=False, soft_wrap=True)
     prior, fitted = result.prior.reconstruction, result.fitted.reconstruction
     linear = None if result.linear is None else result.linear.reconstruction
-    known: dict[str, Any] = {"prior": prior, "linear": linear, "truth": loaded.truth, "refits": refits or ()}
+    # The linear model was not made of the prior.
+    made_of = None if fitted.provenance.get("rungs", {}).get("chosen") == "linear" else prior
+    known: dict[str, Any] = {"prior": made_of, "linear": linear, "truth": loaded.truth, "refits": refits or ()}
     certificate = certify(fitted, result.train, result.test, watch=watch, **known)
     origin, rungs = fitted.provenance, fitted.provenance.get("rungs")
     certificate = replace(
