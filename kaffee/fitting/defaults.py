@@ -72,12 +72,14 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
     # A fifth of the rows is held back for choosing; their recordings are shorter.
     part = train if rung == "scratch" else hold_back(train).part
     longest, rows = max(part.lengths), part.num_steps
+    if rung == "auto" and longest < 2 * _SHORTEST_WINDOW:
+        rung, why = "linear", f"{longest} rows are too few for windows of an AL-RNN"
     M = settings.core.latent_dim or suggest_latent_dim(N, settings)
     memory = f"the decorrelation time, {tau:.1f} steps"
     interval = round(min(max(0.5 * tau, 10.0), 50.0))
     window = _clip_window(5 * interval, 50, 200, longest)
     scored = _clip_window(3 * tau, 64, 128, longest - 8)
-    burn_in = min(8, longest - 1 - scored)
+    burn_in = max(min(8, longest - 1 - scored), 0)
     forcing = _count_updates(20 * rows, 60_000 if rung == "scratch" else 20_000, 16 * window * M**2 * 60)
     filtering = _count_updates(3 * rows, 10_000 if rung == "scratch" else 7_000, 16 * (scored + burn_in) * M**3 * 12)
     follow, looks = "as many as the rows are worth and time allows", 40
@@ -128,7 +130,7 @@ def _count_updates(wanted: float, most: int, operations: float) -> int:
 
 def _clip_window(wanted: float, low: int, high: int, longest: int) -> int:
     """Clip a window to `low` and `high` steps, and to what the longest recording has after its first row."""
-    return int(min(max(math.ceil(wanted), low), high, longest - 1))
+    return int(max(min(max(math.ceil(wanted), low), high, longest - 1), 1))
 
 
 def apply_suggestions(suggested: Sequence[Suggested], given: Mapping[str, Any]) -> FitSettings:

@@ -28,6 +28,7 @@ from kaffee.records import jsonable, versions
 from kaffee.training.adaptation import Adaptation, adapt, build_guard
 from kaffee.training.loop import Schedule, Trained, Watcher
 from kaffee.training.pretraining import Pretraining, initialise_shell, pretrain
+from kaffee.training.selection import hold_back
 from kaffee.training.update import TrainState, initial_state
 
 UNTRAINED = Pretraining(window=1, schedule=Schedule(num_updates=0))
@@ -226,8 +227,10 @@ def fit(
     start = find_start(settings, series)
     series, pretraining, adaptation = start.series, settings.pretraining, settings.adaptation
     train, test = series.split(1.0 - settings.test_fraction)
-    for steps in (pretraining.window, adaptation.burn_in + adaptation.scored):
-        training_windows(start.rows, steps + 1)  # too short a series is an error now and not after the first stage
+    if settings.rung != "linear":
+        trained_on = start.rows if settings.rung == "scratch" else hold_back(start.rows).part
+        for steps in (pretraining.window, adaptation.burn_in + adaptation.scored):
+            training_windows(trained_on, steps + 1)  # too short a series is an error now and not after the first stage
     blank = Reconstruction(
         model=start.model,
         scaler=start.scaler,
