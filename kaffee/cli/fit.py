@@ -166,7 +166,7 @@ def execute(
     from kaffee.certification.certificate import describe_shortage
     from kaffee.certification.drift import measure_drift
     from kaffee.cli._conclusion import conclude, load_conclusion, show
-    from kaffee.fitting.cost import estimate_cost, find_risks
+    from kaffee.fitting.cost import describe_traits, estimate_cost, find_risks
     from kaffee.fitting.initial_core import is_own
     from kaffee.fitting.ladder import describe_rungs
     from kaffee.fitting.refits import count_refits, fit_refits
@@ -194,6 +194,8 @@ def execute(
         for risk in find_risks(loaded.series, settings):
             console.print(f"warning: {risk}", **warn)
         if not quiet:
+            for trait in describe_traits(loaded.series, settings) if settings.rung != "scratch" else ():
+                console.print(trait, markup=False, soft_wrap=True)
             cost = estimate_cost(settings, loaded.series.num_coordinates).describe()
             console.print(f"The fit takes {cost}.", markup=False, soft_wrap=True)
         with TrainingProgress(console, quiet=quiet) as progress:

@@ -1,13 +1,17 @@
-"""What a fit will cost: time and memory, from a measured matrix product and the sizes of its stages."""
+"""What a fit will cost, from a measured matrix product and the sizes of its stages; and what is special of its data."""
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.fitting.settings import FitSettings
+from kaffee.training.autoregression import find_period, interpolate
 
 # Batched products of M x M matrices in one step of the filter and its adjoint, and seconds of everything else in it.
 PRODUCTS, STEP_SECONDS = 10.0, 8e-5
@@ -18,6 +22,9 @@ COMPILE_SECONDS, BESIDE = 40.0, 1.5
 # Numbers kept for every step and window, in units of M^2; and megabytes of the process before anything.
 KEPT, BASE_MB = 4.0, 600.0
 FEW_ROWS, MANY_COORDINATES = 10, 64
+# Share of a column's variance that a straight line explains where there is a trend; distinct values and repetitions of
+# each from which on readings are quantised.
+TREND, FEW_VALUES, REPEATED = 0.5, 1024, 4
 
 
 class Cost(NamedTuple):
@@ -73,3 +80,37 @@ def find_risks(series: Series, settings: FitSettings) -> list[str]:
     if N >= MANY_COORDINATES:
         risks.append(f"{N} coordinates: a filter costs the cube of them. Consider principal components of the data.")
     return risks
+
+
+def describe_traits(series: Series, settings: FitSettings) -> list[str]:
+    """Say what of the training rows is calendar, drift or rounding and not dynamics, and what a fit makes of it."""
+    train, _ = series.split(1.0 - settings.test_fraction)
+    standard = train.standardised(Scaler.fit(train))
+    traits = []
+    period = find_period(standard)
+    if period is not None:
+        traits.append(f"A period of {period:.4g} rows stands out: a season of the linear model is tried.")
+    longest = interpolate(max(standard.recordings, key=len))
+    explained = np.corrcoef(np.arange(len(longest)), longest.T)[0, 1:] ** 2
+    columns = np.array(series.columns)
+    if (trend := explained > TREND).any():
+        names = _list_names(columns[trend])
+        share = f"{100 * explained[trend].max():.0f} %"
+        traits.append(f"A trend explains up to {share} of the variance of {names}: models of differences are tried.")
+    stacked = train.concatenated()
+    coarse = []
+    for name, column in zip(columns, stacked.T, strict=True):
+        seen = column[~np.isnan(column)]
+        distinct = len(np.unique(seen))
+        if 2 < distinct <= FEW_VALUES and len(seen) >= REPEATED * distinct:
+            coarse.append(name)
+    if coarse:
+        traits.append(
+            f"{_list_names(coarse)}: the same few values come again and again, so that readings are rounded; no forecast "
+            "is sharper than a step of them."
+        )
+    return traits
+
+
+def _list_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
