@@ -106,7 +106,7 @@ def describe_traits(series: Series, settings: FitSettings) -> list[str]:
             coarse.append(name)
     if coarse:
         traits.append(
-            f"{_list_names(coarse)}: the same few values come again and again, so that readings are rounded; no forecast "
+            f"{_list_names(coarse)}: the same few values come again and again: readings are rounded, and no forecast "
             "is sharper than a step of them."
         )
     return traits
