@@ -9,7 +9,6 @@ from .fidelity import Protocol as Protocol
 from .fidelity import Reference as Reference
 from .fidelity import simulate_reference as simulate_reference
 from .innovations import residual_checks as residual_checks
-from .linear import fit_linear as fit_linear
 from .spread import spread_growth as spread_growth
 from .stability import Stability as Stability
 from .tangents import tangent_proxy as tangent_proxy

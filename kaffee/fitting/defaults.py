@@ -65,7 +65,8 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
             f"{_SHORTEST_WINDOW} steps. Bring longer recordings, or lower test_fraction (now {settings.test_fraction})."
         )
     rung, why = "scratch", ""
-    if settings.core.type == "alrnn" and settings.core.start is None and settings.foundation is None:
+    plain = settings.core.type == "alrnn" and settings.core.start is None and settings.foundation is None
+    if plain and settings.method == "kaffee":  # the other methods are controls, to be seen as they are
         rung, why = "auto", "linear model first; held-back rows choose"
         if N > MOST_COORDINATES and settings.core.latent_dim is None:
             rung, why = "linear", f"{N} coordinates: an AL-RNN takes hours; rung=auto tries it"

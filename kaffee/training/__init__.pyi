@@ -2,6 +2,7 @@ from .adaptation import Adaptation as Adaptation
 from .adaptation import adapt as adapt
 from .forcing import Forcing as Forcing
 from .forcing import forcing_loss as forcing_loss
+from .linear import fit_linear as fit_linear
 from .loop import Schedule as Schedule
 from .loop import Trained as Trained
 from .loop import Watcher as Watcher

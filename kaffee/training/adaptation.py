@@ -148,8 +148,8 @@ def _confine(model: StateSpaceModel, series: Series, method: Method, settings: A
 
 
 def _add_climate(model: StateSpaceModel, series: Series, method: Method, settings: Adaptation) -> StateSpaceModel:
-    """Give the model the climate of the series if `settings.climate` asks for it."""
-    return with_climate(model, series, method.filter) if settings.climate else model
+    """Give the model the climate of the series if `settings.climate` asks for it; take away an earlier one if not."""
+    return with_climate(model, series, method.filter) if settings.climate else model.replace(climate=None)
 
 
 def adapt(

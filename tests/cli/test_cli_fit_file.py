@@ -100,7 +100,7 @@ def test_another_file_in_the_same_folder_is_another_run(refused, from_file, tiny
 
 def test_a_run_that_cannot_recover_says_so_and_has_its_own_exit_code(kaffee, from_file, tmp_path):
     _, path, _ = from_file
-    wild = (*TINY, "adaptation.optimiser.learning_rate=1e30", "adaptation.schedule.patience=3")
+    wild = (*TINY, "rung=scratch", "adaptation.optimiser.learning_rate=1e30", "adaptation.schedule.patience=3")
     result = kaffee("fit", path, "-o", tmp_path / "run", "-q", "--json", *sets(*wild))
     assert result.exit_code == 3, result.exception
     assert "error: 5 updates, 4 skipped; the run could not recover and stopped: the " in result.stderr

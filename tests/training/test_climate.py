@@ -89,7 +89,7 @@ def test_adapt_computes_it_and_no_optimiser_moves_it():
         assert not any((marks.climate.mean, marks.climate.factor))
         again = with_climate(first.replace(climate=None), standard_series(), method.filter)
         np.testing.assert_allclose(first.climate.factor, again.climate.factor, rtol=1e-4, atol=1e-5)
-    # a model that has one trains as one that never had, and loses it unless the settings ask for it
+    # a model that has one loses it unless the settings ask for it: it would be that of other weights
     plain = Adaptation(scored=5, burn_in=2, schedule=SHORT.schedule)
     ends = [adapt(m, standard_series(), KAFFEE, plain, seed=0).model for m in (small_model(), first)]
     assert all(end.climate is None for end in ends)
