@@ -35,6 +35,8 @@ HORIZONS, WEIGHTS = (1, 4, 16), (0.5, 0.25, 0.25)
 MAX_STARTS, MEMBERS = 256, 64
 SCALES = (-1.5, 3.0)
 """Bounds of the logarithm of calibrated noise scales: what is calibrated is not rebuilt."""
+MEMORY = 8.0
+"""Rows over which errors of forecasts stay alike at most, however slow the data: a filter learns of them."""
 NUM_BLOCKS = 16
 LARGE_LATENT = 64
 """Beyond it every score takes seconds."""
@@ -134,7 +136,7 @@ class Judge:
         longest = max(T - lead for T, lead in zip(blocks.lengths, leads, strict=True))
         # Rows that err together tell about noise no more than one of them.
         self.num_independent = sum(T - lead for T, lead in zip(blocks.lengths, leads, strict=True)) / max(
-            2.0 * held.part.decorrelation_time, 1.0
+            2.0 * min(held.part.decorrelation_time, MEMORY), 1.0
         )
         self.horizons = tuple(h for h in horizons if h == 1 or h <= longest // 3)
         self._starts = choose_starts(held)
