@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import equinox as eqx
 import jax
 import pytest
 from compiling import compile_quickly
+
+from kaffee.training import linear, selection
 
 # Every compiled program keeps some memory mapped; Linux gives a process 65 530 mappings, then compilation aborts it.
 MOST_MAPPINGS = 20_000
@@ -31,3 +34,17 @@ def few_programs() -> Iterator[None]:
     if mappings.exists() and mappings.read_text().count("\n") > MOST_MAPPINGS:
         eqx.clear_caches()
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_linear_fits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave linear models at least squares and their noise nearly so, but where they are what is tested.
+
+    Compiling a maximisation takes longer than nearly everything else in a small fit.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not getattr(request.module, "FULL_LINEAR_FITS", False):
+            schedule = replace(linear.SETTINGS.schedule, num_updates=0)
+            patch.setattr(linear, "SETTINGS", replace(linear.SETTINGS, schedule=schedule))
+            patch.setattr(selection, "EVALUATIONS", (4, 4))
+        yield

@@ -38,8 +38,8 @@ SCALES = (-1.5, 3.0)
 MEMORY = 8.0
 """Rows over which errors of forecasts stay alike at most, however slow the data: a filter learns of them."""
 NUM_BLOCKS = 16
-LARGE_LATENT = 64
-"""Beyond it every score takes seconds."""
+LARGE_LATENT, EVALUATIONS = 64, (24, 10)
+"""Latents beyond which every score takes seconds; and how many of them a calibration takes, up to there and beyond."""
 LEAST_STD, HALF_WIDTH = 1e-3, 1.6448536269514722
 _SEED = 0
 
@@ -177,7 +177,7 @@ class Judge:
             return min(score, 1e6) + outside + 1e-3 * float(np.sum(scales**2))
 
         simplex = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5]])
-        most = 24 if model.latent_dim <= LARGE_LATENT else 10
+        most = EVALUATIONS[int(model.latent_dim > LARGE_LATENT)]
         options = {"initial_simplex": simplex, "maxfev": most, "xatol": 0.02, "fatol": 1e-4}
         found = minimize(objective, np.zeros(2), method="Nelder-Mead", options=options)
         scales = np.clip(found.x, *SCALES)

@@ -23,6 +23,8 @@ from kaffee.data.series import Series
 
 NAN = np.nan
 
+FULL_LINEAR_FITS = True
+
 
 @pytest.fixture(scope="module")
 def fitted():

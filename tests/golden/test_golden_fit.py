@@ -17,7 +17,8 @@ ABOUT_HERE = ("versions", "machine", "arrays", "sha256")
 UNSURE = ("spread", "value")  # of a verdict: a ratio of two small correlations
 # A core that is hardly trained runs into a fixed point: no chaos, so that other processors come to the same numbers.
 SMALL = """
-    rung=alrnn core.latent_dim=8 pretraining.window=10 pretraining.schedule.num_updates=200 pretraining.schedule.batch_size=8
+    rung=alrnn core.latent_dim=8 pretraining.window=10 pretraining.schedule.num_updates=200
+    pretraining.schedule.batch_size=8
     pretraining.schedule.report_every=100 adaptation.scored=6 adaptation.burn_in=2
     adaptation.schedule.num_updates=10 adaptation.schedule.batch_size=4
 """

@@ -1,7 +1,5 @@
 """Linear state-space models: as good as regressions, seasons whose phase a filter finds, gates that are silent."""
 
-from dataclasses import replace
-
 import jax
 import numpy as np
 import pytest
@@ -13,13 +11,6 @@ from kaffee.filtering.rollout import free_run
 from kaffee.training import linear
 from kaffee.training.autoregression import ForecastScore, Structure, fit_autoregression
 from kaffee.training.selection import Judge, hold_back
-
-
-@pytest.fixture
-def short_fit(monkeypatch):
-    """Least squares alone: compiling a maximisation takes longer than all else here."""
-    schedule = replace(linear.SETTINGS.schedule, num_updates=0)
-    monkeypatch.setattr(linear, "SETTINGS", replace(linear.SETTINGS, schedule=schedule))
 
 
 def standard(values):
@@ -57,7 +48,7 @@ def test_a_filter_without_observation_noise_forecasts_as_the_regression(structur
     )  # a phase that is found and not known costs a little
 
 
-def test_a_coordinate_that_repeats_another_is_predicted_to_a_thousandth(short_fit):
+def test_a_coordinate_that_repeats_another_is_predicted_to_a_thousandth():
     x = autoregressive([1.8, -0.95], 1504)
     series = standard(np.hstack([x[4:], x[:-4]]))
     found = linear.fit_linear(series)
@@ -69,7 +60,7 @@ def test_a_coordinate_that_repeats_another_is_predicted_to_a_thousandth(short_fi
     assert 0.5 < np.asarray(run.observations).std() < 2
 
 
-def test_few_rows_of_many_coordinates_do_no_harm(short_fit):
+def test_few_rows_of_many_coordinates_do_no_harm():
     """12 rows of 6 coordinates, gaps: no crash, nothing explodes, and hardly worse than the climate."""
     train = np.random.default_rng(0).standard_normal((12, 6))
     train[3, 2] = train[5] = np.nan
@@ -83,7 +74,7 @@ def test_too_few_rows_are_refused():
         linear.fit_linear(Series.from_arrays(np.zeros((5, 2))))
 
 
-def test_noise_is_calibrated_on_rows_that_were_held_back(short_fit):
+def test_noise_is_calibrated_on_rows_that_were_held_back():
     """A regression of many coefficients on few rows is sure of itself; its bands are not."""
     rng = np.random.default_rng(0)
     found = linear.fit_linear(Series.from_arrays(rng.standard_normal((120, 12))))
