@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from kaffee.data.gaps import evenly
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.likelihood import KAFFEE
@@ -43,6 +44,7 @@ PROCESS_SHARES = (0.5, 0.9, 0.99, 1.0)
 # As good as no noise: hardly above what a shell can hold.
 LEAST_STD = 5e-5
 GATE_STD = 1e-3
+KEPT_STATES = 256
 BURN_IN, SCORED, MIN_ROWS = 8, 56, 8
 SETTINGS = Adaptation(
     scored=SCORED,
@@ -111,7 +113,9 @@ def build_state_space(regression: Autoregression, series: Series, share: float =
         ),
         observation=LinearObservation(_single(np.hstack([L, np.zeros((N, M - N))]))),
         embedding=_single(embedding),
-        climate=Climate.from_moments(mean, covariance),
+        climate=Climate.from_moments(
+            mean, covariance, states=states[evenly(len(states), min(KEPT_STATES, len(states)))]
+        ),
     )
 
 
@@ -191,6 +195,7 @@ def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -
         climate=Climate.from_moments(
             np.concatenate([mean, V @ mean + shift]),
             np.vstack([both := np.hstack([covariance, covariance @ V.T]), V @ both]),
+            states=np.hstack([states := np.asarray(model.climate.states, np.float64), states @ V.T + shift]),
         ),
     )
 
