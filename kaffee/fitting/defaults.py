@@ -82,7 +82,7 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
     scored = _clip_window(3 * tau, 64, 128, longest - 8)
     burn_in = max(min(8, longest - 1 - scored), 0)
     forcing = _count_updates(20 * rows, 60_000 if rung == "scratch" else 20_000, 16 * window * M**2 * 60)
-    filtering = _count_updates(3 * rows, 10_000 if rung == "scratch" else 7_000, 16 * (scored + burn_in) * M**3 * 12)
+    filtering = _count_updates(3 * rows, 10_000, 16 * (scored + burn_in) * M**3 * 12)
     follow, looks = "as many as the rows are worth and time allows", 40
     if preset == "quick":
         forcing, filtering = (max(each // 10, LEAST_UPDATES) for each in (forcing, filtering))

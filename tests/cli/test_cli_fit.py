@@ -25,6 +25,8 @@ from kaffee.fitting.settings import FitSettings
 from kaffee.records import jsonable
 from kaffee.systems.catalogue import get_system
 
+FULL_LINEAR_FITS = True  # as in the processes that some of these tests start
+
 
 def contents(folder):
     """All that decides what the run is, by name: models, training states and checks."""
