@@ -111,6 +111,8 @@ def _backward(
             core_bar, mean_bar = core.pull_back_mean(previous.mean, predicted_bar.mean, with_core=with_core)
             previous_bar = [mean_bar, predicted_bar.covariance]
         diagonal = jnp.diagonal(predicted_bar.covariance, axis1=1, axis2=2)
+        scale = core.noise_scale(previous.mean)
+        diagonal = diagonal if scale is None else scale[:, None] * diagonal
         total: Any = jax.tree.map(jnp.add, carry.core, core_bar.without_noise()) if with_core else None
         return Dynamics(
             total,

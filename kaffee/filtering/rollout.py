@@ -129,11 +129,13 @@ def _propagate(
     model: StateSpaceModel, z: Array, eps: Array | None, key: Key[Array, ""] | None, *, observation_noise: bool = True
 ) -> tuple[Float[Array, "S M"], Float[Array, "S N"]]:
     """Take one step: z' = F(z) + process noise, x = B z' + observation noise; no noise without a key."""
-    z = (model.core if eps is None else model.core.with_noise(eps)).predict_mean(z)
+    before, z = z, (model.core if eps is None else model.core.with_noise(eps)).predict_mean(z)
     if key is None:
         return z, model.observation.observe(z)
     key_process, key_observation = jax.random.split(key)
-    z = z + jnp.sqrt(model.shell.process_variance()) * jax.random.normal(key_process, z.shape, z.dtype)
+    std, scale = jnp.sqrt(model.shell.process_variance()), model.core.noise_scale(before)
+    std = std if scale is None else std * jnp.sqrt(scale)[:, None]
+    z = z + std * jax.random.normal(key_process, z.shape, z.dtype)
     x = model.observation.observe(z)
     if observation_noise:
         noise = jax.random.normal(key_observation, x.shape, x.dtype)

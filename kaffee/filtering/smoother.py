@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kaffee.filtering.gated import Track, advance, choose, make_gate, new_track, signal_variance, variances
 from kaffee.filtering.gaussian import Belief, relative_jitter
-from kaffee.filtering.recursion import Recursion, predict
+from kaffee.filtering.recursion import Recursion, predict, scale_variance
 from kaffee.model.statespace import StateSpaceModel
 
 # Mean and standard deviation of the state z, then of the signal B z; standardised.
@@ -41,7 +41,7 @@ def smooth_rows(
 
     def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, _Moments]:
         earlier, restarted, number = inputs
-        smoothed = _smooth_back(model, recursion, earlier, later)
+        smoothed = smooth_back(model, recursion, earlier, later)
         finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(variances(smoothed.covariance), axis=1))
         connected = ~restarted & (number < lengths) & finite
         belief = choose(connected, smoothed, earlier)
@@ -63,7 +63,7 @@ def smooth_rows(
     return jax.tree.map(lambda a: a[: x.shape[0]], rows)
 
 
-def _smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief, later: Belief) -> Belief:
+def smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief, later: Belief) -> Belief:
     """Smooth the belief of row t by the smoothed one of row t + 1.
 
         G = P J' P_pred^-1,    z_s = z + G (z_s' - F(z)),    P_s = (I - G J) P (I - G J)' + G (P_s' + Gamma) G'
@@ -73,17 +73,18 @@ def _smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief,
     Jacobian that transported the covariance forward; without transport it is the identity here as there.
     """
     z, P = filtered
-    Gamma = model.shell.process_variance()
-    predicted = predict(model.core, Gamma, filtered, transport=recursion.transport)
+    variance = model.shell.process_variance()
+    predicted = predict(model.core, variance, filtered, transport=recursion.transport)
+    Gamma = scale_variance(model.core, variance, z)
     identity = jnp.broadcast_to(jnp.eye(z.shape[1], dtype=z.dtype), P.shape)
-    J = jax.vmap(model.core.jacobian)(z) if recursion.transport else identity
+    J = model.core.linearise(z)[1] if recursion.transport else identity
     jitter = relative_jitter(P.dtype) * variances(predicted.covariance)
     L = lax.linalg.cholesky(predicted.covariance + jitter[:, :, None] * identity, symmetrize_input=False)
     half = lax.linalg.triangular_solve(L, J @ P, left_side=True, lower=True)
     G = lax.linalg.triangular_solve(L, half, left_side=True, lower=True, transpose_a=True).mT
     mean = z + jnp.einsum("wij,wj->wi", G, later.mean - predicted.mean)
     kept = identity - G @ J
-    covariance = kept @ P @ kept.mT + G @ (later.covariance + jnp.diag(Gamma)) @ G.mT
+    covariance = kept @ P @ kept.mT + G @ (later.covariance + Gamma) @ G.mT
     return Belief(mean, 0.5 * (covariance + covariance.mT))
 
 

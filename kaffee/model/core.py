@@ -73,6 +73,10 @@ class Core(eqx.Module):
         """Tell which states the core takes as they are; False where it moves them back to the data's region first."""
         return jnp.ones(z.shape[:-1], bool)
 
+    def noise_scale(self, z: States) -> Float[Array, " W"] | None:
+        """Return the factor of the process variance at each state, a constant to gradients; None: 1 everywhere."""
+        return None
+
     def hyperparameters(self) -> dict[str, Any]:
         """Return what `skeleton` needs to rebuild this core without its weights; JSON values only."""
         raise NotImplementedError(f"{type(self).__name__} cannot be rebuilt from a checkpoint alone.")

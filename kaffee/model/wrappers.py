@@ -13,6 +13,7 @@ from kaffee.errors import ConfigError
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States
 from kaffee.model.dynamix import DynaMix
+from kaffee.model.kernel import KernelMap
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP
 
 # Names under which checkpoints and settings know a core.
@@ -22,6 +23,7 @@ CORE_TYPES: dict[str, type[Core]] = {
     "polynomial": Polynomial,
     "mlp": ResidualMLP,
     "dynamix": DynaMix,
+    "kernel": KernelMap,
 }
 
 
@@ -61,6 +63,9 @@ class Confined(Core):
 
     def contains(self, z: Float[Array, "... M"]) -> Bool[Array, "..."]:
         return jnp.all((z >= self.low) & (z <= self.high), axis=-1)
+
+    def noise_scale(self, z: States) -> Float[Array, " W"] | None:
+        return self.inner.noise_scale(self._clip(z))
 
     def __call__(self, z: State) -> State:
         return self.inner(self._clip(z))

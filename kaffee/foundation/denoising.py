@@ -1,0 +1,199 @@
+"""Denoise a context by the model that it defines: an iterated extended Kalman smoother on our recursion.
+
+A regression predicts every row from the others (`kaffee.training.kernel_regression`); its tangents at the present
+estimate of the states make a linear model with another map at every step. Its smoother is the next estimate:
+
+    x_{t+1} = F_t + J_t (z_t - zhat_t),    F_t without the block of row t,    zhat <- smoothed z        (Bell 1994)
+
+Of several levels of process and observation noise the one with the least innovation NLL is used.
+"""
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.recursion import Dynamics, Observations, Recursion, scan_terms, step
+from kaffee.filtering.smoother import smooth_back
+from kaffee.model.kernel import Register, Tangents, read_coordinates
+from kaffee.model.observation import Projection
+from kaffee.model.statespace import Shell, StateSpaceModel
+from kaffee.training.kernel_regression import KernelRegression
+
+NOISE_LEVELS = (0.001, 0.003, 0.01, 0.02, 0.04, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5)
+"""Standard deviations of the observation noise that are tried, in those of the data."""
+REFINED = (0.8, 1.0, 1.25)
+PROCESS_LEVELS = (0.03, 0.1, 0.3, 1.0)
+"""Process noise that is tried, in standard deviations of the regression's left-out residuals."""
+_LEAST_STD = 1e-4
+
+
+class Smoothed(NamedTuple):
+    """Smoothed readings, their variances, and the levels of noise."""
+
+    mean: list[Float[np.ndarray, "T N"]]
+    variance: list[Float[np.ndarray, "T N"]]
+    process_std: Float[np.ndarray, " N"]
+    observation_std: Float[np.ndarray, " N"]
+    nll: float
+
+
+class Pairs(NamedTuple):
+    """What a regression learns from: features u_t, next readings, and where they come from (recording, row)."""
+
+    features: Float[np.ndarray, "P D"]
+    targets: Float[np.ndarray, "P N"]
+    recording: Any
+    row: Any
+
+
+def make_pairs(
+    states: list[Float[np.ndarray, "T N"]], lags: tuple[int, ...], usable: list[Bool[np.ndarray, " T"]]
+) -> Pairs:
+    """Pair the readings at some lags with the next one, where all of them are usable."""
+    parts = []
+    for number, (x, ok) in enumerate(zip(states, usable, strict=True)):
+        rows = np.arange(lags[-1], len(x) - 1)
+        good = ok[rows + 1] & np.all([ok[rows - lag] for lag in lags], axis=0)
+        rows = rows[good]
+        features = np.concatenate([x[rows - lag] for lag in lags], axis=1) if len(rows) else np.zeros((0, 1))
+        if len(rows):
+            parts.append((features, x[rows + 1], np.full(len(rows), number), rows))
+    if not parts:
+        empty = np.zeros(0, int)
+        return Pairs(np.zeros((0, 1)), np.zeros((0, 1)), empty, empty)
+    return Pairs(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def smooth_context(
+    readings: list[Float[np.ndarray, "T N"]],
+    states: list[Float[np.ndarray, "T N"]],
+    lags: tuple[int, ...],
+    regression: KernelRegression,
+    pairs: Pairs,
+    noise: Float[np.ndarray, " N"] | None = None,
+) -> Smoothed:
+    """Smooth readings (NaN is missing) around estimated states by the tangents of a regression on them.
+
+    Args:
+        noise: Observation noise around which levels are tried; None: all of `NOISE_LEVELS`.
+    """
+    N, R = readings[0].shape[1], len(readings)
+    T = max(map(len, readings))
+    left_out = np.sqrt(np.mean(regression.left_out**2, axis=0))
+    inputs = _linearise(states, lags, regression, pairs, T)
+    x = np.full((T, R, N), np.nan)
+    for r, values in enumerate(readings):
+        x[: len(values), r] = values
+    levels = [(q, np.full(N, s)) for q, s in product(PROCESS_LEVELS, NOISE_LEVELS)]
+    if noise is not None:
+        levels = [(q, s * noise) for q, s in product(PROCESS_LEVELS, REFINED)]
+    process = np.maximum([q * left_out for q, _ in levels], _LEAST_STD)
+    observed = np.maximum([s for _, s in levels], _LEAST_STD)
+    first = lags[-1]
+    start = _start(readings, first)
+    arguments = [jnp.asarray(a, jnp.float32) for a in (start, x[first + 1 :], inputs[first : T - 1])]
+    core = Tangents(N, lags)
+    nll = np.asarray(_score(core, *arguments, jnp.asarray(process, jnp.float32), jnp.asarray(observed, jnp.float32)))
+    best = int(np.nanargmin(np.where(np.isfinite(nll), nll, np.inf)))
+    shell = Shell.from_std(_pad(process[best], core), observed[best])
+    mean, variance = (np.asarray(a, np.float64) for a in _smooth(core, *arguments, shell))
+    means, variances = [], []
+    for r, values in enumerate(readings):
+        known = np.nan_to_num(values[: first + 1])
+        # The rows of the first register are those of its smoothed state, oldest last.
+        head, head_variance = (a[0, r].reshape(-1, N)[::-1] for a in (mean, variance))
+        means.append(np.concatenate([head, mean[1:, r, :N]])[: len(values)])
+        variances.append(np.concatenate([head_variance, variance[1:, r, :N]])[: len(values)])
+        assert len(known) <= len(means[-1])
+    count = np.isfinite(x[first + 1 :]).sum()
+    return Smoothed(means, variances, process[best], observed[best], float(nll[best] / max(count, 1)))
+
+
+def _pad(process: Float[np.ndarray, " N"], core: Register) -> Float[np.ndarray, " M"]:
+    """Give the past readings of the register as little noise as there can be."""
+    return np.concatenate([process, np.full(core.latent_dim - len(process), _LEAST_STD)])
+
+
+def _start(readings: list[np.ndarray], first: int) -> Float[np.ndarray, "R M"]:
+    """Fill the first registers with readings, newest first; NaN is missing."""
+    rows = []
+    for values in readings:
+        head = np.full((first + 1, values.shape[1]), np.nan)
+        head[: len(values)] = values[: first + 1]
+        rows.append(head[::-1].ravel())
+    return np.array(rows)
+
+
+def _linearise(
+    states: list[np.ndarray], lags: tuple[int, ...], regression: KernelRegression, pairs: Pairs, T: int
+) -> Float[np.ndarray, "T R K"]:
+    """Compute [F, J] around the states for every step; where the row was in the regression, F without its block."""
+    N = states[0].shape[1]
+    D = N * len(lags)
+    inputs = np.zeros((T, len(states), N * (1 + D)))
+    for r, x in enumerate(states):
+        rows = np.arange(lags[-1], len(x) - 1)
+        if not len(rows):
+            continue
+        u = np.concatenate([x[rows - lag] for lag in lags], axis=1)
+        J, mean = regression.jacobian(u), regression(u)
+        mine = pairs.recording == r
+        place = pairs.row[mine] - lags[-1]
+        mean[place] = pairs.targets[mine] - regression.left_out[mine]
+        inputs[rows, r, :N] = mean - np.einsum("tnd,td->tn", J, u)
+        inputs[rows, r, N:] = J.reshape(len(rows), -1)
+    return inputs
+
+
+def _begin(core: Tangents, start: Float[Array, "R M"], observed: Float[Array, " N"]) -> Belief:
+    """Believe the first register's readings up to their noise; what is missing has the variance of the data."""
+    seen = jnp.isfinite(start)
+    variance = jnp.where(seen, jnp.tile(observed**2, core.lags[-1] + 1), 1.0)
+    return Belief(jnp.where(seen, start, 0.0), jax.vmap(jnp.diag)(variance))
+
+
+def _arrange(x: Float[Array, "T R N"], core: Tangents) -> Observations:
+    seen = jnp.isfinite(x)
+    return Observations(jnp.where(seen, x, 0.0), seen, Projection(core.num_observed, core.latent_dim))
+
+
+@eqx.filter_jit
+def _score(core: Tangents, start: Array, x: Array, inputs: Array, process: Array, observed: Array) -> Array:
+    """Compute the innovation NLL of all rows for every level of noise."""
+
+    def one(process: Array, observed: Array) -> Array:
+        past = jnp.full(core.latent_dim - core.num_observed, _LEAST_STD, x.dtype)
+        Gamma = jnp.concatenate([process, past]) ** 2
+        dynamics = Dynamics(core, Gamma, observed**2, _begin(core, start, observed))
+        return jnp.sum(scan_terms(Recursion(), dynamics, _arrange(x, core)._replace(noise=inputs)).nll)
+
+    return jax.vmap(one)(process, observed)
+
+
+@eqx.filter_jit
+def _smooth(core: Tangents, start: Array, x: Array, inputs: Array, shell: Shell) -> tuple[Array, Array]:
+    """Filter and smooth; return means and variances of the registers, (T, R, M)."""
+    recursion, observations = Recursion(), _arrange(x, core)
+    initial = _begin(core, start, jnp.exp(shell.log_observation_std))
+    dynamics = Dynamics(core, shell.process_variance(), shell.observation_variance(), initial)
+
+    def forward(belief: Belief, now: Any) -> tuple[Belief, Belief]:
+        return step(recursion, dynamics, observations.observation, belief, *now).filtered, belief
+
+    def backward(later: Belief, now: Any) -> tuple[Belief, tuple[Array, Array]]:
+        earlier, inputs = now
+        M, N = core.latent_dim, core.num_observed
+        model = StateSpaceModel(core.with_noise(inputs), shell, observations.observation, jnp.zeros((M, N)))
+        smoothed = smooth_back(model, recursion, earlier, later)
+        return smoothed, (smoothed.mean, jnp.diagonal(smoothed.covariance, axis1=1, axis2=2))
+
+    last, filtered = jax.lax.scan(forward, initial, (observations.x, observations.mask, inputs))
+    _, earlier = jax.lax.scan(backward, last, (filtered, inputs), reverse=True)
+    final = (last.mean, jnp.diagonal(last.covariance, axis1=1, axis2=2))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), earlier, final)

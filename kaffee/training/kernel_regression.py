@@ -1,0 +1,173 @@
+"""Kernel ridge regression of the next reading on the present state, with settings chosen by leaving blocks out.
+
+    y = b + A x + sum_k a_k k(|x - c_k| / l),    minimise |y - f(x)|^2 + ridge a' K a        (Rasmussen and Williams 2006)
+
+Its mean is that of a Gaussian process; b + A x is a ridge regression before it. Neighbours in time are neighbours in
+space: a row is predicted from all but its block of time, which is a closed form (`Fit.left_out`). In float64 by LAPACK:
+at small ridges single precision would not do, and nothing has to be compiled.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import cho_factor, cho_solve, eigh, solve_triangular
+from scipy.spatial.distance import cdist
+
+from kaffee.model.kernel import KERNELS
+
+LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""In units of the median distance of two rows."""
+RIDGES = tuple(10.0**p for p in range(-10, 2))
+"""Relative to the kernel's value at 0."""
+BLOCK = 5
+LINEAR_RIDGE = 1e-6
+_JITTER = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRegression:
+    """A fitted regression.
+
+    Attributes:
+        centres, weights: c_k and a_k.
+        linear, offset: A and b.
+        length: l.
+        left_out: Residuals of all rows, each left out with its block.
+        score: Mean log of their root mean squares.
+    """
+
+    kernel: str
+    length: float
+    ridge: float
+    centres: Float[np.ndarray, "K M"]
+    weights: Float[np.ndarray, "K N"]
+    linear: Float[np.ndarray, "N M"]
+    offset: Float[np.ndarray, " N"]
+    left_out: Float[np.ndarray, "T N"]
+    score: float
+
+    def __call__(self, x: Float[np.ndarray, "B M"]) -> Float[np.ndarray, "B N"]:
+        """Predict."""
+        profile = KERNELS[self.kernel].profile
+        k = profile(cdist(x, self.centres) / self.length, np)
+        return self.offset + x @ self.linear.T + k @ self.weights
+
+    def jacobian(self, x: Float[np.ndarray, "B M"]) -> Float[np.ndarray, "B N M"]:
+        """Compute A + sum_k a_k k'(r) / (r l^2) (x - c_k)'."""
+        slope = KERNELS[self.kernel].slope(cdist(x, self.centres) / self.length, np) / self.length**2
+        towards = np.einsum("bk,kn,km->bnm", slope, self.weights, self.centres, optimize=True)
+        return self.linear + np.einsum("bk,kn->bn", slope, self.weights)[:, :, None] * x[:, None, :] - towards
+
+
+class _Spectrum(NamedTuple):
+    """The kernel's features of the rows: orthonormal Z and the squares s of their singular values."""
+
+    kernel: str
+    length: float
+    Z: Float[np.ndarray, "T K"]
+    s: Float[np.ndarray, " K"]
+
+
+def regress(
+    x: Float[np.ndarray, "T M"],
+    y: Float[np.ndarray, "T N"],
+    *,
+    kernels: Iterable[str] = ("matern52",),
+    lengths: Iterable[float] = LENGTHS,
+    ridges: Iterable[float] = RIDGES,
+    block: int = BLOCK,
+    max_centres: int = 1000,
+    max_trial: int = 300,
+    firmness: float = 1.0,
+) -> KernelRegression:
+    """Regress y on x; kernel, length and ridge are those with the least left-out residuals.
+
+    Args:
+        lengths: In units of the median distance of two rows.
+        block: Rows that are left out together.
+        max_centres: Centres of the result; with fewer rows all of them are.
+        max_trial: Centres of the trials.
+    """
+    offset, linear = _fit_linear(x, y)
+    rest = y - offset - x @ linear.T
+    few, many = (x[_spread(len(x), count)] for count in (max_trial, max_centres))
+    unit = _median_distance(few)
+    distances = cdist(x, few)
+    trials = [_decompose(x, few, distances, kernel, length * unit) for kernel in kernels for length in lengths]
+    scored = [(*_leave_out(trial, rest, ridge, block)[1:], trial) for trial in trials for ridge in ridges]
+    _, ridge, trial = min(scored, key=lambda each: each[0])
+    ridge = firmness * ridge
+    if len(many) > len(few):
+        trial = _decompose(x, many, cdist(x, many), trial.kernel, trial.length)
+    left_out, score, _ = _leave_out(trial, rest, ridge, block)
+    profile = KERNELS[trial.kernel].profile
+    K = profile(cdist(many, many) / trial.length, np)
+    if len(many) == len(x):
+        weights = cho_solve(cho_factor(K + (ridge + _JITTER) * np.eye(len(K))), rest)
+    else:
+        Phi = profile(cdist(x, many) / trial.length, np)
+        normal = Phi.T @ Phi + ridge * K
+        normal[np.diag_indices(len(K))] += _JITTER * np.trace(normal) / len(K)
+        weights = cho_solve(cho_factor(normal), Phi.T @ rest)
+    return KernelRegression(
+        trial.kernel, trial.length, ridge, many, weights, linear, offset, left_out, score
+    )
+
+
+def _spread(count: int, most: int) -> Any:
+    return np.arange(count) if count <= most else np.unique(np.linspace(0, count - 1, most).round().astype(int))
+
+
+def _median_distance(x: Float[np.ndarray, "K M"]) -> float:
+    distances = cdist(x, x)[np.triu_indices(len(x), 1)]
+    found = float(np.median(distances)) if distances.size else 0.0
+    return found if found > 0 else 1.0
+
+
+def _fit_linear(x: Float[np.ndarray, "T M"], y: Float[np.ndarray, "T N"]) -> tuple[np.ndarray, np.ndarray]:
+    """Fit b and A by ridge regression."""
+    mean_x, mean_y = x.mean(axis=0), y.mean(axis=0)
+    centred = x - mean_x
+    gram = centred.T @ centred
+    gram[np.diag_indices(len(gram))] += LINEAR_RIDGE * np.trace(gram) / len(gram) + 1e-300
+    A = np.linalg.solve(gram, centred.T @ (y - mean_y)).T
+    return mean_y - A @ mean_x, A
+
+
+def _decompose(x: Any, centres: Any, distances: Any, kernel: str, length: float) -> _Spectrum:
+    """Decompose the kernel's features: K = Z s Z' for all rows as centres, else that of the Nystroem features."""
+    Phi = KERNELS[kernel].profile(distances / length, np)
+    if len(centres) == len(x):
+        s, Z = eigh(Phi, driver="evd", overwrite_a=True)
+        return _Spectrum(kernel, length, Z, np.maximum(s, 0.0))
+    K = KERNELS[kernel].profile(cdist(centres, centres) / length, np)
+    K[np.diag_indices(len(K))] += _JITTER * len(K)
+    L = np.linalg.cholesky(K)
+    Psi = solve_triangular(L, Phi.T, lower=True).T
+    s, U = eigh(Psi.T @ Psi, driver="evd")
+    s = np.maximum(s, 1e-12 * s[-1])
+    return _Spectrum(kernel, length, Psi @ (U / np.sqrt(s)), s)
+
+
+def _leave_out(spectrum: _Spectrum, y: Any, ridge: float, block: int) -> tuple[np.ndarray, float, float]:
+    """Compute residuals with each row's block left out, their score, and the ridge.
+
+    With H = Z g Z', g = s / (s + ridge), the block b leaves  (I - H_bb)^-1 (y - H y)_b.
+    """
+    Z, s = spectrum.Z, spectrum.s
+    g = s / (s + ridge)
+    residual = y - Z @ (g[:, None] * (Z.T @ y))
+    T, K = Z.shape
+    pad = -T % block
+    Zb = np.pad(Z, ((0, pad), (0, 0))).reshape(-1, block, K)
+    H = (Zb * g) @ Zb.transpose(0, 2, 1)
+    inner = np.eye(block) - H
+    # Rounding: a block that determines itself completely is not predicted at all.
+    inner[:, np.arange(block), np.arange(block)] += 1e-12
+    rows = np.pad(residual, ((0, pad), (0, 0))).reshape(-1, block, y.shape[1])
+    left_out = np.linalg.solve(inner, rows).reshape(-1, y.shape[1])[:T]
+    score = float(np.mean(0.5 * np.log(np.mean(left_out**2, axis=0) + 1e-30)))
+    return left_out, score, ridge
