@@ -111,7 +111,8 @@ def _dpc(
     from kaffee.training.adaptation import adapt
 
     opened = Run.open(run, core=core)
-    settings = override(opened.settings, set_ or [])
+    # One prior is adapted, by any method: there are no rungs to choose from.
+    settings = override(update(opened.settings, {"rung": "scratch"}), set_ or [])
     if method is not None:
         settings = update(settings, {"method": method})
     name, chosen = settings.method, get_method(settings.method)
