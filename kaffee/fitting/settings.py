@@ -161,8 +161,8 @@ class FitSettings:
             raise ConfigError(f"rung = {self.rung} is for AL-RNNs from nothing; with another core it is 'scratch'.")
         if self.rung != "scratch" and self.method != "kaffee":
             raise ConfigError(
-                f"rung = {self.rung} chooses by forecasts of method = kaffee; {self.method} is a control, which is seen "
-                "as it is with rung = scratch (--rung scratch, or leave it out)."
+                f"rung = {self.rung} chooses by forecasts of method = kaffee; {self.method} is a control, which is "
+                "seen as it is with rung = scratch (--rung scratch, or leave it out)."
             )
 
     def keys(self) -> dict[str, Key[Array, ""]]:
