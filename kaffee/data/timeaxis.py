@@ -186,7 +186,7 @@ def _undo_rounding(times: ArrayLike) -> Times | None:
     counts = np.unique(t, return_counts=True)[1]
     if counts.max() > 1 and (counts != np.bincount(counts).argmax()).sum() < _LEAST_UNLIKE:
         return None
-    written = [(len(d), e) for _, d, e in (Decimal(repr(each)).normalize().as_tuple() for each in t.tolist())]
+    written = [(len(d), int(e)) for _, d, e in (Decimal(repr(each)).normalize().as_tuple() for each in t.tolist())]
     digits = max(count + max(exponent, 0) for count, exponent in written)
     if digits > _MOST_DIGITS:
         return None
