@@ -166,10 +166,10 @@ def mask_diverged(values: Float[np.ndarray, "*batch T N"]) -> Bool[np.ndarray, "
 
 
 def describe_divergence(
-    diverged_at: Int[Array, " S"], clipped: Float[Array, " S"] | None = None, limit: float = AT_WALL
+    diverged_at: Int[Array, " S"], clipped: Float[Array, " S"] | None = None, model: StateSpaceModel | None = None
 ) -> str:
     """Say how many runs left the attractor, and when first, and how many stay only because they are held back."""
-    steps = np.asarray(diverged_at)
+    steps, limit = np.asarray(diverged_at), AT_WALL if model is None else wall_limit(model)
     bad, held = steps[steps > 0], np.zeros(0) if clipped is None else np.asarray(clipped)[steps == 0]
     words = f"none of {steps.size} rollouts diverged"
     if bad.size:

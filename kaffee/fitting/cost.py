@@ -72,10 +72,11 @@ def find_risks(series: Series, settings: FitSettings) -> list[str]:
     N = series.num_coordinates
     M, rows = settings.core.resolved_dim(N), train.num_steps
     risks = []
-    if rows < FEW_ROWS * M:
+    if rows < FEW_ROWS * M and settings.rung != "linear":
+        choice = " It is kept if it forecasts rows better that are held back; else the linear model is."
         risks.append(
-            f"{rows} training rows for {M} latent coordinates: a core may learn them by heart. It is kept if it "
-            "forecasts rows better that are held back; else the linear model is."
+            f"{rows} training rows for {M} latent coordinates: a core may learn them by heart."
+            + choice * (settings.rung == "auto")
         )
     if N >= MANY_COORDINATES:
         risks.append(f"{N} coordinates: a filter costs the cube of them. Consider principal components of the data.")

@@ -371,8 +371,8 @@ def short_recordings(series: Series, settings: FitSettings) -> list[str]:
     steps = settings.adaptation.burn_in + settings.adaptation.scored
     windows = {"pretraining": settings.pretraining.window + 1, "adaptation": steps + 1}
     train, _ = series.split(1.0 - settings.test_fraction)
-    notes = []
-    for stage, length in windows.items():
+    notes: list[str] = []
+    for stage, length in windows.items() if settings.rung != "linear" else ():  # which has no windows
         short = [i for i, rows in enumerate(train.lengths) if rows < length]
         if short and len(short) < train.num_recordings:
             which = ", ".join(map(str, short[:5])) + (" ..." if len(short) > 5 else "")

@@ -13,14 +13,7 @@ from kaffee.data.validation import check_count
 from kaffee.errors import DataError, KaffeeError
 from kaffee.filtering.gated import make_gate
 from kaffee.filtering.likelihood import start_state
-from kaffee.filtering.rollout import (
-    DIVERGENCE_BOUND,
-    describe_divergence,
-    forecast_ensemble,
-    free_run,
-    mask_diverged,
-    wall_limit,
-)
+from kaffee.filtering.rollout import DIVERGENCE_BOUND, describe_divergence, forecast_ensemble, free_run, mask_diverged
 from kaffee.filtering.sweep import batch_recordings, sweep
 from kaffee.inference.matching import match_series, model_columns
 from kaffee.inference.results import Estimate, Estimates
@@ -202,6 +195,6 @@ def simulate(
         "steps": num_steps,
         "diverged_at": diverged_at.tolist(),
         "clipped": np.asarray(run.clipped, np.float64).round(6).tolist(),
-        "divergence": describe_divergence(run.diverged_at, run.clipped, wall_limit(reconstruction.model)),
+        "divergence": describe_divergence(run.diverged_at, run.clipped, reconstruction.model),
     }
     return Estimates(tuple(estimates), "free run", facts)
