@@ -181,7 +181,10 @@ def _undo_rounding(times: ArrayLike) -> Times | None:
     from scipy.optimize import linprog
 
     t = np.asarray(times)
-    if t.dtype.kind not in "iuf" or t.ndim != 1 or len(t) < 3 or not np.isfinite(t).all() or (np.diff(t) < 0).any():
+    if t.dtype.kind not in "iuf" or t.ndim != 1 or len(t) < 3 or not np.isfinite(t).all():
+        return None
+    t = t.astype(np.float64)
+    if (np.diff(t) < 0).any():
         return None
     counts = np.unique(t, return_counts=True)[1]
     if counts.max() > 1 and (counts != np.bincount(counts).argmax()).sum() < _LEAST_UNLIKE:
@@ -192,13 +195,15 @@ def _undo_rounding(times: ArrayLike) -> Times | None:
         return None
     order = np.floor(np.log10(np.where(t == 0, 1e-300, np.abs(t))))
     half = 0.5 * np.maximum(10.0 ** -max(max(-exponent, 0) for _, exponent in written), 10.0 ** (order - digits + 1))
+    half += 4 * np.spacing(np.abs(t).max())  # times of large magnitude carry rounding of their own
     # The clock a + b i with the smallest largest deviation s, in units of what rounding allows.
     line = np.stack([np.ones(len(t)), np.arange(len(t)) / len(t)], axis=1) / half[:, None]
     sides = np.concatenate([np.c_[line, -np.ones(len(t))], np.c_[-line, -np.ones(len(t))]])
-    found = linprog([0, 0, 1], sides, np.r_[t / half, -t / half], bounds=[(None, None)] * 3)
+    later = (t - t[0]) / half
+    found = linprog([0, 0, 1], sides, np.r_[later, -later], bounds=[(None, None)] * 3)
     if found.x is None or found.x[2] > 1.0 + 1e-6 or found.x[1] <= 0:
         return None
-    return found.x[0] + found.x[1] / len(t) * np.arange(len(t))
+    return t[0] + found.x[0] + found.x[1] / len(t) * np.arange(len(t))
 
 
 def _fill_gaps(

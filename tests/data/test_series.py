@@ -224,9 +224,12 @@ def test_step_is_found_when_most_samples_are_missing():
     ("form", "step", "length"),
     [("%.5g", 1 / 120, 20_000), ("%.2f", 1 / 120, 200), ("%.2f", 1 / 30, 9), ("%.0f", 0.7, 99)],
 )
-def test_an_even_clock_is_found_behind_rounded_times(form, step, length):
+@pytest.mark.parametrize("start", [0.3, 1.7e9])
+def test_an_even_clock_is_found_behind_rounded_times(form, step, length, start):
     """Written to five digits, 120 Hz repeat from 100 s on; to two places, 30 Hz are 3 and 4 hundredths in turn."""
-    clock = 0.3 + step * np.arange(length)
+    if start > 1 and form != "%.0f":
+        form = "%.2f"  # seconds since 1970 have ten digits before the point
+    clock = start + step * np.arange(length)
     written = np.array([float(form % t) for t in clock])
     times, values = regularise_time(written, np.arange(float(length))[:, None])
     np.testing.assert_array_equal(values.ravel(), np.arange(length))
