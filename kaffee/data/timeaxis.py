@@ -159,13 +159,14 @@ def regularise_time(
     >>> values.ravel().tolist()
     [1.0, 2.0, nan, nan, 3.0]
     """
+    rows = as_float64(values, where)
     try:
-        return _fill_gaps(times, values, tolerance, step, where, place or (lambda row: f"{where}, row {row}"))
+        return _fill_gaps(times, rows, tolerance, step, where, place or (lambda row: f"{where}, row {row}"))
     except DataError:
         clock = _undo_rounding(times) if step is None else None
-        if clock is None:
+        if clock is None or len(clock) != len(rows):
             raise
-        return clock, as_float64(values, where)
+        return clock, rows
 
 
 def _undo_rounding(times: ArrayLike) -> Times | None:
@@ -207,9 +208,8 @@ def _undo_rounding(times: ArrayLike) -> Times | None:
 
 
 def _fill_gaps(
-    times: ArrayLike, values: ArrayLike, tolerance: float, step: float | None, where: str, place: Callable[[int], str]
+    times: ArrayLike, rows: Values, tolerance: float, step: float | None, where: str, place: Callable[[int], str]
 ) -> tuple[Times, Values]:
-    rows = as_float64(values, where)
     grid = check_times(times, len(rows), where, place)
     if len(grid) < (3 if step is None else 2):  # one or two samples are always equally spaced
         return grid, rows

@@ -236,6 +236,8 @@ def test_an_even_clock_is_found_behind_rounded_times(form, step, length, start):
     unit = 10.0 ** -int(form[2]) if form[-1] == "f" else 1e-5
     assert np.abs(times - clock).max() <= unit
     np.testing.assert_allclose(np.diff(times), step, rtol=2 * unit / (step * length) + 1e-9)
+    with pytest.raises(DataError, match="one time for each row"):
+        regularise_time(written, values[1:])
     with pytest.raises(DataError):
         regularise_time(written + (np.arange(length) == length // 2) * 10 * step, values)
 
