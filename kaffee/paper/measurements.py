@@ -55,7 +55,11 @@ def run_cell(root: str, name: str, preset: str | None, row: str, seed: int, syst
     try:
         record = _measure_cell(store, cell)
     except Exception as error:  # a failed cell keeps its error and the others go on
-        record = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        record = {
+            "error": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+            "versions": versions(),
+        }
     store.write(cell, record)
     return cell.name
 
