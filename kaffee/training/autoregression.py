@@ -276,6 +276,8 @@ class ForecastScore:
         blocks = self._held.blocks
         for r, (x, held, t) in enumerate(zip(blocks.recordings, self._filled, blocks.row_times, strict=True)):
             rows = self._starts[1][self._starts[0] == r]
+            if not len(rows):  # of very many recordings not all have a start
+                continue
             before = np.concatenate([np.repeat(held[:1], memory, axis=0), held])
             means = model.forecast(np.stack([before[i + 1 : i + 1 + memory] for i in rows]), t[rows] + 1.0, reach)
             later = np.concatenate([x, np.full((reach, x.shape[1]), np.nan)])

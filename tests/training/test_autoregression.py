@@ -146,3 +146,13 @@ def test_harmonics_have_the_phase_of_time():
     t = np.arange(30.0)
     np.testing.assert_allclose(harmonics(t + 12, structure), harmonics(t, structure), atol=1e-12)
     assert harmonics(t, Structure()).shape == (30, 0)
+
+
+def test_very_many_short_recordings_are_scored():
+    """More recordings than forecasts are scored: some have no start."""
+    rng = np.random.default_rng(0)
+    series = Series.from_arrays([rng.standard_normal((10, 1)) for _ in range(400)])
+    held = hold_back(series)
+    scored = ForecastScore(held, (1, 4))(fit_autoregression(held.part, Structure(1), 1e-3))
+    assert np.isfinite(scored.mean)
+    assert len(scored.nll) == 256
