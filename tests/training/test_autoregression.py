@@ -153,6 +153,6 @@ def test_very_many_short_recordings_are_scored():
     rng = np.random.default_rng(0)
     series = Series.from_arrays([rng.standard_normal((10, 1)) for _ in range(400)])
     held = hold_back(series)
-    scored = ForecastScore(held, (1, 4))(fit_autoregression(held.part, Structure(1), 1e-3))
+    scored = ForecastScore(held, (1, 4))(fit_autoregression(held.part, Structure(1)))
     assert np.isfinite(scored.mean)
     assert len(scored.nll) == 256
