@@ -10,10 +10,11 @@ import json
 import math
 import os
 import platform
+import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,35 @@ def read_record(folder: Path, name: str, what: str) -> tuple[dict[str, np.ndarra
 
 
 def versions() -> dict[str, str]:
-    """Collect the versions of kaffee, Python and the packages that decide the numbers."""
+    """Collect the versions of kaffee (with its commit, if it runs from a checkout), Python and what decides numbers."""
     packages = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
-    ours = {"kaffee": __version__, "python": platform.python_version()}
+    commit = _find_commit(Path(__file__).resolve().parents[1])
+    ours = {"kaffee": __version__} | ({} if commit is None else {"commit": commit})
+    ours["python"] = platform.python_version()
     return ours | {package: importlib.metadata.version(package) for package in packages}
+
+
+@cache
+def _find_commit(root: Path) -> str | None:
+    """Ask git, once per process, for the commit of a source tree; "-dirty" if tracked Python files differ from it.
+
+    None for a folder that is not itself the top of a checkout: a package that was installed inside one is not in it.
+    """
+    # A hook's GIT_DIR would answer for its own repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+    def ask(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = ["git", "--no-optional-locks", "-C", str(root), *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10, check=False)
+
+    try:
+        found = ask("rev-parse", "--show-toplevel", "HEAD")
+        top, _, commit = found.stdout.strip().rpartition("\n")
+        if found.returncode or Path(top).resolve() != root:
+            return None
+        return commit + ("-dirty" if ask("diff", "--quiet", "HEAD", "--", "*.py").returncode else "")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def machine() -> dict[str, Any]:

@@ -5,8 +5,11 @@ import json
 import os
 import pickle
 import platform
+import shutil
 import struct
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -17,6 +20,7 @@ import kaffee
 from kaffee import records as store
 from kaffee.errors import CheckpointError, KaffeeError
 from kaffee.records import (
+    _find_commit,
     jsonable,
     machine,
     read_json,
@@ -296,6 +300,44 @@ def test_versions_of_all_that_decides_the_numbers():
     assert found["jax"] == jax.__version__
     assert found["numpy"] == np.__version__
     assert {"jaxlib", "equinox", "optax", "scipy"} <= set(found)
+
+
+def git(folder, *words):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_that_of_the_checkout_and_says_whether_python_files_differ(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "a.py").write_text("1\n")
+    (package / "b.md").write_text("1\n")
+    git(tmp_path, "init", "-q")
+    assert _find_commit.__wrapped__(tmp_path) is None  # nothing committed
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    head = git(tmp_path, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as inside a hook
+    assert _find_commit.__wrapped__(tmp_path) == head
+    (package / "b.md").write_text("2\n")
+    (package / "new.py").write_text("1\n")
+    assert _find_commit.__wrapped__(tmp_path) == head
+    (package / "a.py").write_text("2\n")
+    assert _find_commit.__wrapped__(tmp_path) == f"{head}-dirty"
+    assert _find_commit.__wrapped__(package) is None  # inside a checkout is not a checkout
+
+
+def test_without_git_or_a_checkout_there_is_only_the_version(tmp_path, monkeypatch):
+    assert _find_commit.__wrapped__(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _find_commit.__wrapped__(Path(kaffee.__file__).resolve().parents[1]) is None
+    monkeypatch.setattr("kaffee.records._find_commit", lambda root: None)
+    assert "commit" not in versions()
+    monkeypatch.setattr("kaffee.records._find_commit", lambda root: "abc")
+    assert versions()["commit"] == "abc"
 
 
 def test_the_machine_is_json_and_names_its_usable_cores():

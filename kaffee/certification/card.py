@@ -63,7 +63,7 @@ def measure_grounding(
     horizons: tuple[int, ...] = (1,),
 ) -> dict[int, Grounding]:
     """Measure G_tan (Eq. gtan) at horizon 1 and G_tan^(H) beyond, where J*_{t+H-1} ... J*_t pushes the covariance."""
-    chosen = model.exact() if protocol.gates == "hard" else model
+    chosen = protocol.apply_gates(model)
     rows = protocol.warm_up + protocol.grounding_steps + 1
     x = jnp.asarray(reference.scaler.transform(reference.test_observations[:rows]), model.dtype)
     growth = _variance_growth(chosen, x, recursion, max(horizons), jax.random.key(protocol.seed))

@@ -52,8 +52,9 @@ class Drift:
         moved = ", ".join(f"{name} by {shift:+.1f}" for name, shift in self.columns.items())
         return (
             f"The recording drifts: its last part is where the rest seldom was ({numbers}; means moved, in standard "
-            f"deviations: {moved}). No model of the one can be expected to hold for the other. Take out trend and "
-            "season, or fit a stretch that is stationary."
+            f"deviations: {moved}). What was learnt of the rest need not hold there. Linear models of differences "
+            "can follow a level, other models know where training rows were: for these take out trend and season, or "
+            "fit a stretch that is stationary."
         )
 
 

@@ -33,7 +33,8 @@ class Protocol:
             docs/decisions.md); filtered beliefs start at `num_starts` of them.
         warm_up: Filter steps before G_tan and before a forecast from a filtered belief.
         grounding_steps: Steps pooled in G_tan.
-        gates: Whose slopes transport the covariance that G_tan sees.
+        gates: Whose slopes transport the covariance that G_tan sees. DynaMix' are hard in either case: which of its
+            Jacobians has them is `foundation.tangent`.
         rollout_steps, transient: Of free runs.
         mixture_samples: Monte Carlo draws of D_stsp.
         num_divergence_starts: Free runs that are only watched for divergence.
@@ -74,6 +75,10 @@ class Protocol:
     def all_horizons(self) -> tuple[int, ...]:
         """Every horizon at which forecasts are scored, in ascending order."""
         return tuple(sorted({self.horizon, *self.spectrum_horizons}))
+
+    def apply_gates(self, model: StateSpaceModel) -> StateSpaceModel:
+        """Return the model with the slopes of `gates`."""
+        return model.replace(core=model.core.with_hard_gates()) if self.gates == "hard" else model
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values."""

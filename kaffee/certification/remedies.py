@@ -1,8 +1,11 @@
 """What to do about verdicts that do not pass: remedies that fit the fault.
 
 A model that has learnt its training rows by heart fails the same checks as one that has learnt too little. The first
-needs less freedom, the second more, so that this is settled before anything is advised.
+needs less freedom, the second more, so that this is settled before anything is advised. A linear model that a fit has
+kept has its own faults: what was trained beside it says nothing about it.
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +23,9 @@ _WORSE = 1.5
 def suggest_remedies(certificate: Certificate) -> list[str]:
     """Say what to change in the fit, a sentence for each fault; nothing if all known checks pass."""
     failed = {verdict.name for verdict in certificate.verdicts if verdict.status in ("warn", "fail")}
+    rungs = certificate.page.get("rungs") or {}
+    if rungs.get("chosen") == "linear":
+        return _mend_linear(certificate, failed, rungs)
     remedies = []
     signs = _find_overfitting(certificate) if failed else ""
     if signs:
@@ -64,6 +70,25 @@ def _learn_more(certificate: Certificate, failed: set[str]) -> list[str]:
         remedies.append(
             "Readings hold more than the model takes from them: a larger core (core.latent_dim) or more pretraining "
             "(pretraining.schedule.num_updates)."
+        )
+    return remedies
+
+
+def _mend_linear(certificate: Certificate, failed: set[str], rungs: dict[str, Any]) -> list[str]:
+    """Advise on a linear model, whose size and noise held-back rows have chosen."""
+    remedies = []
+    other = "--rung auto tries an AL-RNN as well"
+    if "alrnn" in rungs:
+        other = "--rung alrnn keeps the AL-RNN, which was no better on held-back rows; more rows may make it so"
+    if "calibration" in failed and certificate.residuals is not None:
+        width = "narrow" if certificate.residuals.nis > 1.0 else "wide"
+        remedies.append(f"Bands are too {width}: held-out rows are not like those that set the noise. Fit more rows.")
+    if failed & {"whiteness", "skill"}:
+        remedies.append(f"Readings hold more than this linear model takes from them: {other}.")
+    if failed & {"core", "stochastic run"}:
+        remedies.append(
+            "A linear model comes to rest without noise, and is Gaussian with it: for free runs take those with noise, "
+            f"as far as they pass; {other}."
         )
     return remedies
 

@@ -109,13 +109,17 @@ def _dpc(
     from kaffee.report.consistency import describe_gaps, log_table, tradeoff_figure
     from kaffee.theory.dpc import GapLog, find_gaps, fixed_score
     from kaffee.training.adaptation import adapt
+    from kaffee.training.selection import Judge
 
     opened = Run.open(run, core=core)
-    settings = override(opened.settings, set_ or [])
+    # One prior is adapted, by any method: there are no rungs to choose from.
+    settings = override(update(opened.settings, {"rung": "scratch"}), set_ or [])
     if method is not None:
         settings = update(settings, {"method": method})
     name, chosen = settings.method, get_method(settings.method)
-    model, standard = opened.prior.model, opened.rows
+    model, standard, held = opened.prior.model, opened.rows, opened.held
+    judge = None if held is None or name != opened.settings.method else Judge(held)
+    score = None if judge is None else lambda model: judge.score(model).mean
     adaptation = update(settings, {"adaptation": {"schedule": {"report_every": every}}}).adaptation
     num_updates = adaptation.schedule.num_updates
     with TrainingProgress(Console(stderr=True), quiet=quiet) as progress:
@@ -126,7 +130,7 @@ def _dpc(
             last=num_updates,
             inner=progress.watcher(f"Adaptation ({name})", num_updates),
         )
-        adapt(model, standard, chosen, adaptation, seed=settings.seed, watcher=log)
+        adapt(model, standard, chosen, adaptation, seed=settings.seed, score=score, watcher=log)
     entries, gaps = log.entries, find_gaps(log.entries, significance=significance)
     logged = {"entries": [entry.to_dict() for entry in entries], "gaps": [vars(gap) for gap in gaps]}
     record = {"method": name, **logged, "significance": significance}

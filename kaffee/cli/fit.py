@@ -196,8 +196,9 @@ def execute(
         if not quiet:
             for trait in describe_traits(loaded.series, settings) if settings.rung != "scratch" else ():
                 console.print(trait, markup=False, soft_wrap=True)
-            cost = estimate_cost(settings, loaded.series.num_coordinates).describe()
-            console.print(f"The fit takes {cost}.", markup=False, soft_wrap=True)
+            if settings.rung != "linear":  # whose cost is not that of an AL-RNN's updates
+                cost = estimate_cost(settings, loaded.series.num_coordinates).describe()
+                console.print(f"The fit takes {cost}.", markup=False, soft_wrap=True)
         with TrainingProgress(console, quiet=quiet) as progress:
             if seeds > 1 or asked:
                 candidates = fit_refits(run, seeds, jobs=jobs, watcher=progress.watcher)

@@ -20,6 +20,7 @@ from kaffee.data.timeaxis import (
     Origin,
     check_same_step,
     is_time_name,
+    mean_step,
     read_compact_dates,
     regularise_time,
     seconds,
@@ -314,6 +315,8 @@ def _regularise(part: _Recording, dates: Dates | None, tolerance: float, notes: 
     axis, values = regularise_time(times, part.values, **how)
     if len(values) > len(part.values):
         notes.append(f"{part.where}: {len(values) - len(part.values)} missing rows inserted at gaps in time")
+    elif not np.array_equal(axis, times):
+        notes.append(f"{part.where}: times were rounded as they were written; the step is {mean_step(axis):.6g}")
     return part._replace(values=values, times=axis)
 
 

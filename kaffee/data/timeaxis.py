@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (1, 9999))
 _TIME_NAME = re.compile(r"(t|time|timestamp|date|datetime)(\s*[\[(].*[\])])?", re.IGNORECASE)
 _COMPACT, _MONTHS = "%Y%m%d", "%Y-%m"
+# Digits of a time beyond which it was computed and not rounded; and times of another number of rows than most.
+_MOST_DIGITS, _LEAST_UNLIKE = 12, 8
 _MONTH = re.compile(r"\d{4}-\d{2}")
 
 
@@ -141,7 +144,8 @@ def regularise_time(
 
     A surrogate is one map applied once per step, so samples must be equally spaced. The step is the mean over all
     differences $\Delta_i$ of $\Delta_i / k_i$, weighted by $k_i = \mathrm{round}(\Delta_i / \Delta_0)$, where
-    $\Delta_0$ is the typical smallest difference. Observed rows keep their own times to the last bit.
+    $\Delta_0$ is the typical smallest difference. Observed rows keep their own times to the last bit, unless they are
+    irregular, or repeat, only because an even clock was rounded as it was written; then they get that clock.
 
     Args:
         times: Increasing times (T,), or datetimes.
@@ -155,8 +159,57 @@ def regularise_time(
     >>> values.ravel().tolist()
     [1.0, 2.0, nan, nan, 3.0]
     """
-    place = place or (lambda row: f"{where}, row {row}")
     rows = as_float64(values, where)
+    try:
+        return _fill_gaps(times, rows, tolerance, step, where, place or (lambda row: f"{where}, row {row}"))
+    except DataError:
+        clock = _undo_rounding(times) if step is None else None
+        if clock is None or len(clock) != len(rows):
+            raise
+        return clock, rows
+
+
+def _undo_rounding(times: ArrayLike) -> Times | None:
+    """Find the even clock that was rounded to these times when they were written; None if there is none.
+
+    Every time lies within half a unit of its last digit. How many digits were written, altogether and after the point,
+    is seen from the longest of them. If times repeat, some have to do so more often than others: a row that is there
+    twice, or a table with several rows for every time, could be a rounded clock as well.
+
+    >>> _undo_rounding([0.0, 0.03, 0.07, 0.1, 0.13]).round(3).tolist()
+    [0.0, 0.033, 0.067, 0.1, 0.133]
+    """
+    from scipy.optimize import linprog
+
+    t = np.asarray(times)
+    if t.dtype.kind not in "iuf" or t.ndim != 1 or len(t) < 3 or not np.isfinite(t).all():
+        return None
+    t = t.astype(np.float64)
+    if (np.diff(t) < 0).any():
+        return None
+    counts = np.unique(t, return_counts=True)[1]
+    if counts.max() > 1 and (counts != np.bincount(counts).argmax()).sum() < _LEAST_UNLIKE:
+        return None
+    written = [(len(d), int(e)) for _, d, e in (Decimal(repr(each)).normalize().as_tuple() for each in t.tolist())]
+    digits = max(count + max(exponent, 0) for count, exponent in written)
+    if digits > _MOST_DIGITS:
+        return None
+    order = np.floor(np.log10(np.where(t == 0, 1e-300, np.abs(t))))
+    half = 0.5 * np.maximum(10.0 ** -max(max(-exponent, 0) for _, exponent in written), 10.0 ** (order - digits + 1))
+    half += 4 * np.spacing(np.abs(t).max())  # times of large magnitude carry rounding of their own
+    # The clock a + b i with the smallest largest deviation s, in units of what rounding allows.
+    line = np.stack([np.ones(len(t)), np.arange(len(t)) / len(t)], axis=1) / half[:, None]
+    sides = np.concatenate([np.c_[line, -np.ones(len(t))], np.c_[-line, -np.ones(len(t))]])
+    later = (t - t[0]) / half
+    found = linprog([0, 0, 1], sides, np.r_[later, -later], bounds=[(None, None)] * 3)
+    if found.x is None or found.x[2] > 1.0 + 1e-6 or found.x[1] <= 0:
+        return None
+    return t[0] + found.x[0] + found.x[1] / len(t) * np.arange(len(t))
+
+
+def _fill_gaps(
+    times: ArrayLike, rows: Values, tolerance: float, step: float | None, where: str, place: Callable[[int], str]
+) -> tuple[Times, Values]:
     grid = check_times(times, len(rows), where, place)
     if len(grid) < (3 if step is None else 2):  # one or two samples are always equally spaced
         return grid, rows

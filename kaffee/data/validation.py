@@ -157,7 +157,7 @@ def check_times(times: ArrayLike, length: int, where: str, place: Callable[[int]
         raise DataError(
             f"{place(row)}: time {kind} ({float(array[row - 1])!r}, then {float(array[row])!r}). Sort the "
             "rows and remove duplicates; if the data hold several recordings, separate them "
-            "(for a file: recording_column=; time_column=False says that this is not a time)."
+            "(for a file: recording_column=; time_column=False, --time-column none, says that this is not a time)."
         )
     return array
 

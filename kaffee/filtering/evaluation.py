@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kaffee.data.gaps import evenly
 from kaffee.data.scaler import Scaler
 from kaffee.filtering.likelihood import start_state
-from kaffee.filtering.rollout import AT_WALL, free_run
+from kaffee.filtering.rollout import free_run, wall_limit
 from kaffee.metrics.attractors import AttractorDistances, Estimator, Extent, measure_distances
 from kaffee.metrics.delays import Delays, choose_delays
 from kaffee.metrics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
@@ -129,7 +129,7 @@ class FreeRunEvaluation:
     @property
     def at_wall(self) -> Bool[np.ndarray, " S"]:
         """Which of the runs that did not diverge are held back so often that they live at the wall."""
-        return self.clipped > AT_WALL
+        return self.clipped > wall_limit(self.model)
 
     @cached_property
     def trapped(self) -> Bool[np.ndarray, " S"]:

@@ -18,6 +18,8 @@ from kaffee.model.wrappers import Confined
 DIVERGENCE_BOUND = 1e3
 # A run that its core has to hold back in more steps than this share lives at the wall, and not on the attractor.
 AT_WALL = 0.1
+# One that goes on from a training state is outside for a single step each time; runs of good models never are.
+OFTEN_OUT = 0.01
 _Pair = tuple[Array, Array]
 _Carry = tuple[Array, Array, Array]
 
@@ -125,6 +127,12 @@ def _let_return(model: StateSpaceModel) -> StateSpaceModel:
     return model.replace(core=replace(model.core, home=model.climate.states))
 
 
+def wall_limit(model: StateSpaceModel) -> float:
+    """Return the share of steps outside beyond which a free run of this model lives at the wall of its box."""
+    core = _let_return(model).core
+    return OFTEN_OUT if isinstance(core, Confined) and core.home is not None else AT_WALL
+
+
 def _propagate(
     model: StateSpaceModel, z: Array, eps: Array | None, key: Key[Array, ""] | None, *, observation_noise: bool = True
 ) -> tuple[Float[Array, "S M"], Float[Array, "S N"]]:
@@ -159,14 +167,16 @@ def mask_diverged(values: Float[np.ndarray, "*batch T N"]) -> Bool[np.ndarray, "
     return np.logical_or.accumulate(~(np.abs(values) < DIVERGENCE_BOUND).all(axis=-1), axis=-1)
 
 
-def describe_divergence(diverged_at: Int[Array, " S"], clipped: Float[Array, " S"] | None = None) -> str:
+def describe_divergence(
+    diverged_at: Int[Array, " S"], clipped: Float[Array, " S"] | None = None, model: StateSpaceModel | None = None
+) -> str:
     """Say how many runs left the attractor, and when first, and how many stay only because they are held back."""
-    steps = np.asarray(diverged_at)
+    steps, limit = np.asarray(diverged_at), AT_WALL if model is None else wall_limit(model)
     bad, held = steps[steps > 0], np.zeros(0) if clipped is None else np.asarray(clipped)[steps == 0]
     words = f"none of {steps.size} rollouts diverged"
     if bad.size:
         words = f"{bad.size} of {steps.size} rollouts diverged, the first at step {bad.min()}"
-    if held.size and held.max() > AT_WALL:
-        count = f"{(held > AT_WALL).sum()} of {steps.size} {'live' if (held > AT_WALL).sum() > 1 else 'lives'}"
+    if held.size and held.max() > limit:
+        count = f"{(held > limit).sum()} of {steps.size} {'live' if (held > limit).sum() > 1 else 'lives'}"
         return f"{words}; {count} at the wall of the data's region, up to {100 * held.max():.0f} % of its steps"
     return f"{words}; up to {100 * held.max():.2g} % of steps at the wall" if held.size and held.max() > 0 else words

@@ -11,7 +11,7 @@ import numpy as np
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.fitting.settings import FitSettings
-from kaffee.training.autoregression import find_period, interpolate
+from kaffee.training.autoregression import find_season, interpolate
 
 # Batched products of M x M matrices in one step of the filter and its adjoint, and seconds of everything else in it.
 PRODUCTS, STEP_SECONDS = 10.0, 8e-5
@@ -72,10 +72,11 @@ def find_risks(series: Series, settings: FitSettings) -> list[str]:
     N = series.num_coordinates
     M, rows = settings.core.resolved_dim(N), train.num_steps
     risks = []
-    if rows < FEW_ROWS * M:
+    if rows < FEW_ROWS * M and settings.rung != "linear":
+        choice = " It is kept if it forecasts rows better that are held back; else the linear model is."
         risks.append(
-            f"{rows} training rows for {M} latent coordinates: a core may learn them by heart. It is kept if it "
-            "forecasts rows better that are held back; else the linear model is."
+            f"{rows} training rows for {M} latent coordinates: a core may learn them by heart."
+            + choice * (settings.rung == "auto")
         )
     if N >= MANY_COORDINATES:
         risks.append(f"{N} coordinates: a filter costs the cube of them. Consider principal components of the data.")
@@ -87,7 +88,7 @@ def describe_traits(series: Series, settings: FitSettings) -> list[str]:
     train, _ = series.split(1.0 - settings.test_fraction)
     standard = train.standardised(Scaler.fit(train))
     traits = []
-    period = find_period(standard)
+    period = find_season(standard)
     if period is not None:
         traits.append(f"A period of {period:.4g} rows stands out: a season of the linear model is tried.")
     longest = interpolate(max(standard.recordings, key=len))

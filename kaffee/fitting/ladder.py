@@ -10,7 +10,7 @@ from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, FitSettings
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.guard import FreeRunGuard
 from kaffee.training.linear import LinearFit, fit_linear, with_gates
-from kaffee.training.selection import WEIGHTS, HeldBack, Judge, Scored, hold_back
+from kaffee.training.selection import WEIGHTS, HeldBack, Judge, Scored
 
 # Nats per entry that forecasts must be better for free runs with noise that are worse than those of the linear model.
 WORTH_IT = 0.1
@@ -20,23 +20,21 @@ AS_GOOD, NATS = 1.1, 0.05
 
 @dataclass(frozen=True, eq=False)
 class Climbing:
-    """Held-back rows of a fit, its linear model, and the start of its AL-RNN; None: the linear model is all."""
+    """Training rows, the judge by those held back, the linear model, and the AL-RNN's start; None: there is none."""
 
     rows: Series
-    held: HeldBack
     judge: Judge
     linear: LinearFit
     start: StateSpaceModel | None
     forced: bool = False
 
 
-def prepare(rows: Series, settings: FitSettings) -> Climbing:
+def prepare(rows: Series, held: HeldBack, settings: FitSettings) -> Climbing:
     """Fit the linear model to standardised rows and build the AL-RNN that begins as a linear model of few lags."""
-    held = hold_back(rows)
     judge, seed = Judge(held), settings.seed
     linear = fit_linear(rows, held, judge, seed=seed)
     if settings.rung == "linear":
-        return Climbing(rows, held, judge, linear, None)
+        return Climbing(rows, judge, linear, None)
     N = rows.num_coordinates
     M = settings.core.resolved_dim(N)
     # Of many coordinates most latents are lags, which a start that is no worse than linear needs.
@@ -48,7 +46,7 @@ def prepare(rows: Series, settings: FitSettings) -> Climbing:
         base = fit_linear(rows, held, judge, most_latent=room, seasons=False, seed=seed)
     gates = max(M - base.part.latent_dim, 1)
     start = with_gates(base.part, gates, key=settings.keys()["core"])
-    return Climbing(rows, held, judge, linear, start, settings.rung == "alrnn")
+    return Climbing(rows, judge, linear, start, settings.rung == "alrnn")
 
 
 def choose(climbing: Climbing, trained: StateSpaceModel) -> tuple[StateSpaceModel, dict[str, Any]]:

@@ -227,8 +227,9 @@ def fit(
     start = find_start(settings, series)
     series, pretraining, adaptation = start.series, settings.pretraining, settings.adaptation
     train, test = series.split(1.0 - settings.test_fraction)
+    held = None if settings.rung == "scratch" else hold_back(start.rows)
     if settings.rung != "linear":
-        trained_on = start.rows if settings.rung == "scratch" else hold_back(start.rows).part
+        trained_on = start.rows if held is None else held.part
         for steps in (pretraining.window, adaptation.burn_in + adaptation.scored):
             training_windows(trained_on, steps + 1)  # too short a series is an error now and not after the first stage
     blank = Reconstruction(
@@ -247,14 +248,14 @@ def fit(
         },
     )
     seed, rows, climbing, linear = settings.seed, start.rows, None, None
-    if settings.rung != "scratch":
+    if held is not None:
         store = store or StageStore()
         done = [store.finished(name) for name in ("prior", settings.method, "linear")]
         if done[0] is not None and done[1] is not None:
             return Fit(done[0], done[1], train, test, settings, done[2])
         watching = watch("Linear model", 1)
         watching.compiling("filters")
-        climbing = prepare(rows, settings)
+        climbing = prepare(rows, held, settings)
         watching.advanced(1, climbing.linear.scored.mean, 0)
         report = climbing.linear.structure.describe()
         linear = _keep(store, "linear", blank.with_model(climbing.linear.model, "kaffee"), report)
@@ -264,14 +265,14 @@ def fit(
             made = replace(linear.reconstruction, provenance={**linear.reconstruction.provenance, **rungs})
             fitted = _keep(store, settings.method, made, report)
             return Fit(prior, fitted, train, test, settings, linear)
-        blank, rows = blank.with_model(climbing.start, "prior"), climbing.held.part
+        blank, rows = blank.with_model(climbing.start, "prior"), held.part
     prior = train_prior(
         blank,
         rows,
         pretraining,
         settings.shell,
         seed=seed,
-        held_back=None if climbing is None else climbing.held.blocks,
+        held_back=None if held is None else held.blocks,
         store=store,
         watcher=partial(watch, "Pretraining", pretraining.schedule.num_updates),
     )

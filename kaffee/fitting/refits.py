@@ -67,7 +67,7 @@ def fit_refits(run: Run, count: int, *, jobs: int = 1, watcher: _Watch | None = 
     candidates = load_refits(run)
     best = choose_refit(candidates)
     _copy_stages(refits[best.seed], run)
-    for name in ("prior", "fitted", "fit", "_parts", "standard"):
+    for name in ("prior", "fitted", "fit", "_parts", "standard", "held"):
         vars(run).pop(name, None)  # what was loaded before may be of another seed
     scores = {str(each.seed): each.validation for each in candidates}
     write_json(run.path / FOLDER / RECORD, {"seeds": list(refits), "chosen": best.seed, "validation": jsonable(scores)})

@@ -29,6 +29,7 @@ from kaffee.records import jsonable, machine, read_json, read_record, versions, 
 from kaffee.systems.catalogue import get_system, system_names
 from kaffee.systems.simulation import Truth, simulate
 from kaffee.training.loop import Watcher
+from kaffee.training.selection import HeldBack, hold_back
 from kaffee.training.update import TrainState
 
 _FORMAT, _FORMAT_VERSION = "kaffee-run", 1
@@ -234,10 +235,20 @@ class Run(StageStore):
         """The training data in the units of the model."""
         return self._parts[0].standardised(self.prior.reconstruction.scaler)
 
+    @cached_property
+    def held(self) -> HeldBack | None:
+        """The rows that an AL-RNN did and did not train on; None if there is none, or it trained on all."""
+        return hold_back(self.standard) if self.settings.rung in ("auto", "alrnn") else None
+
     @property
     def rows(self) -> Series:
-        """The standardised rows that the prior is adapted on: of a foundation model's context, what it did not read."""
+        """The standardised rows that the prior is adapted on: not those that are held back to choose a rung.
+
+        Of a foundation model's context it is what that did not read.
+        """
         foundation = self.settings.foundation
+        if self.held is not None:
+            return self.held.part
         if foundation is None or not foundation.held_out:
             return self.standard
         return Series.from_arrays(split_context(self.standard.recordings[0], foundation.held_out)[1])
@@ -360,8 +371,8 @@ def short_recordings(series: Series, settings: FitSettings) -> list[str]:
     steps = settings.adaptation.burn_in + settings.adaptation.scored
     windows = {"pretraining": settings.pretraining.window + 1, "adaptation": steps + 1}
     train, _ = series.split(1.0 - settings.test_fraction)
-    notes = []
-    for stage, length in windows.items():
+    notes: list[str] = []
+    for stage, length in windows.items() if settings.rung != "linear" else ():  # which has no windows
         short = [i for i, rows in enumerate(train.lengths) if rows < length]
         if short and len(short) < train.num_recordings:
             which = ", ".join(map(str, short[:5])) + (" ..." if len(short) > 5 else "")

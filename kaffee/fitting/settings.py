@@ -153,12 +153,17 @@ class FitSettings:
             raise ConfigError(f"seed lies between 0 and {_MAX_SEED}, not {self.seed}.")
         if not 0.0 < self.test_fraction < 1.0:
             raise ConfigError(f"test_fraction lies between 0 and 1, not {self.test_fraction}.")
+        get_method(self.method)
+        object.__setattr__(self, "method", self.method.lower().replace("-", "_"))
         if self.rung not in RUNGS:
             raise ConfigError(unknown("rung", self.rung, RUNGS))
         if self.rung != "scratch" and (self.core.type != "alrnn" or self.core.start or self.foundation):
             raise ConfigError(f"rung = {self.rung} is for AL-RNNs from nothing; with another core it is 'scratch'.")
-        get_method(self.method)
-        object.__setattr__(self, "method", self.method.lower().replace("-", "_"))
+        if self.rung != "scratch" and self.method != "kaffee":
+            raise ConfigError(
+                f"rung = {self.rung} chooses by forecasts of method = kaffee; {self.method} is a control, which is "
+                "seen as it is with rung = scratch (--rung scratch, or leave it out)."
+            )
 
     def keys(self) -> dict[str, Key[Array, ""]]:
         """Split the seed into independent keys."""

@@ -195,6 +195,6 @@ def simulate(
         "steps": num_steps,
         "diverged_at": diverged_at.tolist(),
         "clipped": np.asarray(run.clipped, np.float64).round(6).tolist(),
-        "divergence": describe_divergence(run.diverged_at, run.clipped),
+        "divergence": describe_divergence(run.diverged_at, run.clipped, reconstruction.model),
     }
     return Estimates(tuple(estimates), "free run", facts)

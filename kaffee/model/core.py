@@ -65,6 +65,10 @@ class Core(eqx.Module):
         """Return the core whose `jacobian` is the exact derivative of its step (no straight-through surrogate)."""
         return self
 
+    def with_hard_gates(self) -> "Core":
+        """Return the core whose activations have hard slopes in `jacobian`; what else that leaves out stays out."""
+        return self.exact()
+
     def surrogate(self) -> "Core":
         """Return the core with the surrogate gradients of KAFFEE training (appendix B.2); self if it has none."""
         return self

@@ -139,6 +139,9 @@ class DynaMix(Core):
     def exact(self) -> "DynaMix":
         return self.with_tangent("full")
 
+    def with_hard_gates(self) -> "DynaMix":
+        return self  # they are; which Jacobian they are in is `tangent`'s to say
+
     def initial_state(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         """Embed an observation: x B, with the first N coordinates overwritten by x."""
         return jnp.concatenate([x, (x @ self.B)[..., self.num_observed :]], axis=-1)

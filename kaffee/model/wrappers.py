@@ -86,6 +86,9 @@ class Confined(Core):
     def exact(self) -> "Confined":
         return replace(self, inner=self.inner.exact())
 
+    def with_hard_gates(self) -> "Confined":
+        return replace(self, inner=self.inner.with_hard_gates())
+
     def surrogate(self) -> "Confined":
         return replace(self, inner=self.inner.surrogate())
 

@@ -7,11 +7,12 @@ results/table1/reference.json             the true Lyapunov exponents, once a fi
 results/table2/kaffee/chua/07/cell.json   with a system in between, where a recipe has several
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kaffee.errors import ConfigError, unknown
 from kaffee.paper.recipe import CellSettings, Recipe, Row, settings_hash
 from kaffee.records import read_json, write_json
 
@@ -53,6 +54,26 @@ class ResultStore:
         """List the cells of a row, over all systems or in one, and over seeds."""
         systems = self._systems if system is None else (system,)
         return [Cell(row, seed, name) for name in systems for seed in range(self.recipe.num_seeds)]
+
+    def select(
+        self,
+        rows: Iterable[str] | None = None,
+        seeds: Iterable[int] | None = None,
+        systems: Iterable[str] | None = None,
+    ) -> list[Cell]:
+        """List the cells of some rows, seeds and systems (None: of all) and the priors they need, as `cells` does."""
+        names = None if rows is None else {self.recipe.row(row).name for row in rows}
+        chosen = range(self.recipe.num_seeds) if seeds is None else set(seeds)
+        for seed in chosen:
+            if seed not in range(self.recipe.num_seeds):
+                raise ConfigError(f"{self.recipe.name} has seeds 0 to {self.recipe.num_seeds - 1}, not {seed}.")
+        wanted = self._systems if systems is None else set(systems)
+        for system in wanted:
+            if system not in self._systems:
+                one = f"{self.recipe.name} has one system only; leave out --systems."
+                raise ConfigError(unknown("system", system, self.recipe.systems) if self.recipe.systems else one)
+        here = [cell for cell in self.cells() if cell.seed in chosen and cell.system in wanted]
+        return [cell for cell in here if names is None or cell.row in names or self.find_prior(cell) is None]
 
     def cell_folder(self, cell: Cell) -> Path:
         return self.folder / cell.name
@@ -111,3 +132,20 @@ class ResultStore:
 
     def _hash(self, cell: Cell) -> str:
         return settings_hash(self.settings(cell))
+
+
+# What a cell's record says of its making, not of its result.
+_CIRCUMSTANCES = {"seconds", "versions", "machine"}
+
+
+def compare_records(stored: Any, again: Any, where: str = "") -> list[str]:
+    """List the entries in which two records differ, to the last bit, but for seconds, versions and the machine.
+
+    >>> compare_records({"nll": 1.5, "extra": {"h": [1, 2]}}, {"nll": 1.5, "extra": {"h": [1, 3]}, "seconds": 2})
+    ['extra.h: [1, 2] before, [1, 3] now']
+    """
+    if not (isinstance(stored, dict) and isinstance(again, dict)):
+        return [] if stored == again else [f"{where}: {stored} before, {again} now"]
+    names = [name for name in {**stored, **again} if name not in _CIRCUMSTANCES]
+    parts = (compare_records(stored.get(n), again.get(n), f"{where}.{n}" if where else n) for n in names)
+    return [line for part in parts for line in part]

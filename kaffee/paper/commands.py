@@ -1,14 +1,16 @@
-"""`kaffee bench run|status|retry|table|choose|figures`."""
+"""`kaffee bench run|check|status|retry|table|choose|figures`."""
 
 import json as json_module
 import shlex
+import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from kaffee.paper.cells import ResultStore
+    from kaffee.paper.cells import Cell, ResultStore
     from kaffee.paper.summary import Summaries
     from kaffee.tables import Table
 
@@ -17,6 +19,10 @@ app = typer.Typer(help="Reproduce the paper's tables, cell by cell.", no_args_is
 Name = Annotated[str, typer.Argument(help="A recipe, such as table1.")]
 Preset = Annotated[str | None, typer.Option(help="A preset of the recipe, such as smoke.")]
 Results = Annotated[Path, typer.Option(help="Where results are kept.")]
+Rows = Annotated[str | None, typer.Option(help="Only these rows (and the priors they need), by commas.")]
+Seeds = Annotated[str | None, typer.Option(help="Only these seeds, by commas.")]
+Systems = Annotated[str | None, typer.Option(help="Only these systems, by commas.")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes on this machine; one per core by default.", min=1)]
 _DEFAULT_RESULTS = Path("results")
 
 
@@ -43,15 +49,29 @@ def _choose_rows(store: "ResultStore", rows: str | None) -> list[str] | None:
     return None if rows is None else [store.recipe.row(row).name for row in _split(rows) or ()]
 
 
+def _select(store: "ResultStore", rows: str | None, seeds: str | None, systems: str | None) -> list["Cell"]:
+    from kaffee.errors import ConfigError
+
+    try:
+        numbers = None if seeds is None else [int(seed) for seed in _split(seeds) or ()]
+    except ValueError:
+        raise ConfigError(f"--seeds takes whole numbers by commas, such as 3,13; not '{seeds}'.") from None
+    return store.select(_split(rows), numbers, _split(systems))
+
+
+def _show_progress(done: int, total: int, cell: str) -> None:
+    typer.echo(f"[{done}/{total}] {cell}", err=True)
+
+
 @app.command("run")
 def _run(
     name: Name,
     preset: Preset = None,
     results: Results = _DEFAULT_RESULTS,
-    rows: Annotated[str | None, typer.Option(help="Only these rows (and the priors they need), by commas.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Worker processes on this machine; one per core by default.", min=1)
-    ] = None,
+    rows: Rows = None,
+    seeds: Seeds = None,
+    systems: Systems = None,
+    workers: Workers = None,
     dask: Annotated[bool, typer.Option("--dask", help="Make them the workers of a local Dask cluster.")] = False,
     scheduler: Annotated[str | None, typer.Option(help="Use the workers of this Dask scheduler, tcp://....")] = None,
 ) -> None:
@@ -64,13 +84,51 @@ def _run(
         store,
         engine,
         lambda cell: (root, name, preset, cell.row, cell.seed, cell.system),
-        only=_choose_rows(store, rows),
-        progress=lambda done, total, cell: typer.echo(f"[{done}/{total}] {cell}", err=True),
+        chosen=_select(store, rows, seeds, systems),
+        progress=_show_progress,
     )
     failed = store.failed()
     see = _command("status" if failed else "table", name, preset, results)
     typer.echo(f"{count} cells run, {len(failed)} failed. See: {see}")
     if failed:
+        raise typer.Exit(1)
+
+
+@app.command("check")
+def _check(
+    name: Name,
+    preset: Preset = None,
+    results: Results = _DEFAULT_RESULTS,
+    rows: Rows = None,
+    seeds: Seeds = None,
+    systems: Systems = None,
+    workers: Workers = None,
+) -> None:
+    """Run cells again, elsewhere and from their priors on, and compare them with the stored ones bit for bit."""
+    from kaffee.paper.cells import ResultStore, compare_records
+    from kaffee.paper.engine import LocalEngine, run_recipe
+
+    store, differ = _store(name, preset, results), False
+    cells = _select(store, rows, seeds, systems)
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = ResultStore(Path(folder), store.recipe)
+        for prior in {store.find_prior(cell) for cell in cells} if store.recipe.priors else ():
+            if prior is not None and store.prior_store.is_done(prior):
+                shutil.copytree(store.prior_store.cell_folder(prior), fresh.prior_store.cell_folder(prior))
+        run_recipe(
+            fresh,
+            LocalEngine(workers),
+            lambda cell: (folder, name, preset, cell.row, cell.seed, cell.system),
+            chosen=cells,
+            progress=_show_progress,
+        )
+        for cell in cells:
+            stored = store.read(cell)
+            found = ["not stored"] if stored is None else compare_records(stored, fresh.read(cell))
+            commit = (stored or {}).get("versions", {}).get("commit", "an unknown commit")
+            typer.echo(f"{cell.name}: {'; '.join(found) or 'identical'} (stored by {commit})")
+            differ |= bool(found)
+    if differ:
         raise typer.Exit(1)
 
 

@@ -33,11 +33,11 @@ def run_recipe(
     engine: "LocalEngine",
     arguments: Callable[["Cell"], tuple[Any, ...]],
     *,
-    only: list[str] | None = None,
+    chosen: list["Cell"] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> int:
-    """Run every cell that is not done yet; return how many were run."""
-    chosen = [cell for cell in store.cells() if only is None or cell.row in only or store.find_prior(cell) is None]
+    """Run every cell, or every chosen one (`store.select`), that is not done yet; return how many were run."""
+    chosen = store.cells() if chosen is None else chosen
     todo = [cell for cell in chosen if store.read(cell) is None]
     done = len(chosen) - len(todo)
     start, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -55,7 +55,11 @@ def run_cell(root: str, name: str, preset: str | None, row: str, seed: int, syst
     try:
         record = _measure_cell(store, cell)
     except Exception as error:  # a failed cell keeps its error and the others go on
-        record = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        record = {
+            "error": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+            "versions": versions(),
+        }
     store.write(cell, record)
     return cell.name
 
@@ -295,8 +299,7 @@ def _compare_proxies(
     The last columns are without the quadratic map: it is at home in systems whose vector field is quadratic.
     """
     truth = measure_grounding(trained.model, get_method(trained.method).filter, reference, protocol)[1]
-    # As in G_tan: the slopes of the step itself.
-    chosen = trained.model.exact() if protocol.gates == "hard" else trained.model
+    chosen = protocol.apply_gates(trained.model)  # as in G_tan
     rows = protocol.warm_up + protocol.grounding_steps + 1
     series = Series.from_arrays(reference.test_observations[:rows], columns=reference.train.columns)
     run = filter_pass(trained.with_model(chosen, trained.method), series, choose_starts(series, 1_000))

@@ -230,7 +230,7 @@ def fit_autoregression(series: Series, structure: Structure) -> Autoregression:
     return _stabilise(model) or model
 
 
-def find_period(series: Series) -> float | None:
+def find_season(series: Series) -> float | None:
     """Find the strongest period of a standardised series, in rows; None without one that stands out.
 
     The peak of the periodogram of the longest recording, without its straight line, summed over coordinates, refined by
@@ -276,6 +276,8 @@ class ForecastScore:
         blocks = self._held.blocks
         for r, (x, held, t) in enumerate(zip(blocks.recordings, self._filled, blocks.row_times, strict=True)):
             rows = self._starts[1][self._starts[0] == r]
+            if not len(rows):  # of very many recordings not all have a start
+                continue
             before = np.concatenate([np.repeat(held[:1], memory, axis=0), held])
             means = model.forecast(np.stack([before[i + 1 : i + 1 + memory] for i in rows]), t[rows] + 1.0, reach)
             later = np.concatenate([x, np.full((reach, x.shape[1]), np.nan)])
@@ -326,7 +328,7 @@ def choose_structures(
         return found
 
     ranked = sorted(best_ridge(propose_structures(part, most_latent)), key=_mean)
-    period = find_period(series) if seasons else None
+    period = find_season(series) if seasons else None
     if period is not None and ranked:
         bases = [model.structure for _, model in ranked[:3]]
         bases += [Structure(order) for order in (1, 2, 3) if order * N <= MOST_LATENT]

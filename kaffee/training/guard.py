@@ -2,8 +2,8 @@
 
 A likelihood of short windows hardly sees what a free run does after thousands of steps: it may rest or circle in a
 small part of the attractor (core collapse, section 4); and a likelihood of few rows does not see that it learns them by
-heart. The guard rolls back to the parameters of its last look if free
-runs have become worse; the schedule of learning rates goes on, so that later steps from there are smaller.
+heart. The guard rolls back to the parameters of its last look if free runs or forecasts of held-back rows have become
+worse; the schedule of learning rates goes on, so that later steps from there are smaller.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,6 @@ from kaffee.training.update import GuardState, TrainState
 FACTOR, MARGIN = 2.0, 0.25
 LOST_MARGIN = 1  # of 20 runs without and 20 with noise, one may be lost by chance
 NUM_WINDOWS, WINDOW_ROWS = 64, 256  # windows of training data whose filtered states a core is confined to
-
-
 # Nats per entry by which forecasts of held-back rows may be worse than the best so far; and how many looks in a row may
 # find them worse before training stops.
 NLL_MARGIN, PATIENCE = 0.02, 8

@@ -67,7 +67,6 @@ class LinearFit:
     part: StateSpaceModel
     structure: Structure
     scored: Scored
-    num_updates: int
 
 
 def build_state_space(regression: Autoregression, series: Series, share: float = 0.5) -> StateSpaceModel:
@@ -205,13 +204,13 @@ class _Best(Watcher):
 
     def __init__(self, judge: Judge, radius: float) -> None:
         self.judge, self.radius = judge, radius
-        self.score, self.update, self.model = np.inf, 0, None  # type: float, int, StateSpaceModel | None
+        self.score, self.model = np.inf, None  # type: float, StateSpaceModel | None
 
     def visited(self, update: int, model: StateSpaceModel) -> None:
         candidate = _stabilise(model, self.radius)
         score = self.judge.score(candidate).mean
         if self.model is None or score < self.score:
-            self.score, self.update, self.model = score, update, candidate
+            self.score, self.model = score, candidate
 
 
 def _adapt_settings(memory: int, model: StateSpaceModel, series: Series) -> Adaptation:
@@ -289,7 +288,7 @@ def fit_linear(
     scored = judge.score(part)
     # Held-back rows are now among what it was fitted to: only a failure is worse there.
     model = model if judge.score(model).mean < scored.mean + MOST_CLOSE else part
-    return LinearFit(model, part, structure, scored, watcher.update)
+    return LinearFit(model, part, structure, scored)
 
 
 def _single(values: Float[np.ndarray, "..."]) -> Float[Array, "..."]:

@@ -26,10 +26,9 @@ HELD_BACK = 0.2
 BLOCK_ROWS, MOST_BLOCKS = 1_000, 4
 """A recording has one block of held-back rows for so many rows, the last at its end."""
 LEAD = 64
+"""Rows before each block from which a filter finds the state."""
 MOST_HELD, WIDE, MOST_HELD_WIDE = 500, 24, 100
 """Rows of a block at most; of many coordinates fewer rows say as much, and each costs more."""
-HORIZONS, WEIGHTS = (1, 4, 16), (0.5, 0.25, 0.25)
-"""Rows before each block from which a filter finds the state."""
 HORIZONS, WEIGHTS = (1, 4, 16), (0.5, 0.25, 0.25)
 """Steps ahead at which forecasts of held-back rows are scored, and what each counts."""
 MAX_STARTS, MEMBERS = 256, 64
@@ -132,16 +131,13 @@ class Judge:
     """
 
     def __init__(self, held: HeldBack, horizons: Sequence[int] = HORIZONS) -> None:
-        blocks, leads = held.blocks, held.leads
-        longest = max(T - lead for T, lead in zip(blocks.lengths, leads, strict=True))
+        lengths = [T - lead for T, lead in zip(held.blocks.lengths, held.leads, strict=True)]
         # Rows that err together tell about noise no more than one of them.
-        self.num_independent = sum(T - lead for T, lead in zip(blocks.lengths, leads, strict=True)) / max(
-            2.0 * min(held.part.decorrelation_time, MEMORY), 1.0
-        )
-        self.horizons = tuple(h for h in horizons if h == 1 or h <= longest // 3)
+        self.num_independent = sum(lengths) / max(2.0 * min(held.part.decorrelation_time, MEMORY), 1.0)
+        self.horizons = tuple(h for h in horizons if h == 1 or h <= max(lengths) // 3)
         self._starts = choose_starts(held)
         recordings, rows = self._starts
-        self._x = batch_recordings(blocks, jnp.float32)
+        self._x = batch_recordings(held.blocks, jnp.float32)
         beyond = np.full((max(self.horizons), *self._x.shape[1:]), np.nan)
         padded = np.concatenate([np.asarray(self._x, np.float64), beyond])
         self._later = np.stack([padded[rows + h, recordings] for h in self.horizons], axis=1)

@@ -24,6 +24,7 @@ def test_a_trend_and_a_shift_are_told(values):
     found = measure(values)
     assert found.drifts
     assert "The recording drifts" in found.sentence
+    assert "Linear models of differences can follow a level" in found.sentence
     assert found.columns["x1"] > 1.5
 
 

@@ -10,7 +10,7 @@ from kaffee.certification.remedies import suggest_remedies
 from kaffee.certification.verdicts import Verdict
 
 
-def certificate(*failed, nis=1.0, nll=0.0, trained=None, weights=100, core=None, prior=None):
+def certificate(*failed, nis=1.0, nll=0.0, trained=None, weights=100, core=None, prior=None, rungs=None):
     """What a certificate says that remedies look at."""
     names = ("calibration", "whiteness", "skill", "spread", "stochastic run", "core")
     losses = () if trained is None else (Losses("Adaptation", "NLL", np.arange(20), np.full(20, trained)),)
@@ -23,6 +23,7 @@ def certificate(*failed, nis=1.0, nll=0.0, trained=None, weights=100, core=None,
         residuals=SimpleNamespace(nis=nis, nis_band=(0.9, 1.1), nll_standard=nll),
         agreement=None if core is None else SimpleNamespace(core=run(core), prior_core=run(prior)),
         training=losses,
+        page={} if rungs is None else {"rungs": rungs},
         about={"weights": weights, "train": {"steps": 300}, "columns": ["a", "b"]},
     )
 
@@ -59,6 +60,24 @@ def test_free_runs():
     assert "frozen_core" in suggest_remedies(certificate("core", core=3.0, prior=1.0))[0]
     assert "more pretraining" in suggest_remedies(certificate("core", core=1.0, prior=1.0))[0]
     assert "--no-shell" in suggest_remedies(certificate("stochastic run", core=1.0))[0]
+
+
+@pytest.mark.parametrize(
+    ("rungs", "other"), [({}, "--rung auto tries"), ({"alrnn": {"latent_dim": 20}}, "--rung alrnn keeps")]
+)
+def test_a_linear_model_is_not_advised_by_what_was_trained_beside_it(rungs, other):
+    """The losses are of an AL-RNN that was not kept."""
+    every = ("calibration", "whiteness", "skill", "core", "stochastic run")
+    signs = {"nis": 7.0, "nll": 2.4, "trained": -1.5, "weights": 5000, "core": 3.0, "prior": 1.0}
+    bands, more, free = suggest_remedies(certificate(*every, **signs, rungs={"chosen": "linear", **rungs}))
+    assert "too narrow" in bands
+    assert "more rows" in bands
+    assert other in more
+    assert "comes to rest without noise" in free
+    for wrong in ("by heart", "pretrain", "latent_dim", "adaptation.", "frozen_core"):
+        assert wrong not in f"{bands} {more} {free}"
+    assert suggest_remedies(certificate(**signs, rungs={"chosen": "linear", **rungs})) == []
+    assert "by heart" in suggest_remedies(certificate(*every, **signs, rungs={"chosen": "alrnn", **rungs}))[0]
 
 
 def test_without_one_step_predictions():

@@ -3,12 +3,15 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from cli.conftest import SMALL, sets
 from kaffee.data.writing import write_series
+from kaffee.fitting.run import Run
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
+from kaffee.training import adaptation
 
 TINY = (*SMALL, "pretraining.schedule.num_updates=20", "pretraining.schedule.report_every=10")
 
@@ -18,9 +21,14 @@ def copy(run, tmp_path):
     return shutil.copytree(run, tmp_path / "run")
 
 
-def test_a_simulated_run_is_certified_against_its_truth(kaffee, copy):
+def test_a_simulated_run_is_adapted_as_in_its_fit_and_certified_against_its_truth(kaffee, copy, monkeypatch):
+    run, made, adapt = Run.open(copy), [], adaptation.adapt
+    monkeypatch.setattr(adaptation, "adapt", lambda *given, **how: made.append(adapt(*given, **how)))
     result = kaffee("dpc", copy, "--every", 2, "--quiet", "--json", "--significance", 0)
     assert result.exit_code == 0, result.exception
+    assert run.rows.num_steps == 384  # a fifth of the training rows is held back
+    np.testing.assert_array_equal(made[0].losses, run.fitted.losses)
+    assert str(made[0]) == run.fitted.report
     log = json.loads(result.stdout)
     assert [entry["update"] for entry in log["entries"]] == [0, 2, 4, 5]
     assert set(log["entries"][0]["losses"]) == {"d_stsp_core", "d_h_core", "d_stsp_stoch", "dh_core", "blindness"}

@@ -94,6 +94,8 @@ def test_presets_and_rungs_are_shown_among_the_settings(kaffee, refused, tmp_pat
     texts = [kaffee("fit", "lorenz63", "--print-config", *how).stdout for how in (["--paper"], ["--preset", "paper"])]
     assert texts[0] == texts[1]
     assert "Unknown preset 'fast'" in refused("fit", "lorenz63", "-o", tmp_path / "c", "--preset", "fast")
+    control = refused("fit", "lorenz63", "-o", tmp_path / "c", "--rung", "auto", "--method", "frozen_core", *size)
+    assert "frozen_core is a control" in control
     assert "rung = 'linaer' does not fit" in refused("fit", "lorenz63", "-o", tmp_path / "c", "--rung", "linaer")
 
 

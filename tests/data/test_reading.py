@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -15,6 +16,8 @@ from kaffee.data.writing import write_series
 from kaffee.errors import ConfigError, DataError
 
 NAN = float("nan")
+
+HEART = Path(__file__).parents[3] / "shared" / "data" / "recordings" / "heart_two_leads.csv"
 
 
 @pytest.fixture
@@ -391,3 +394,19 @@ def test_parquet_is_written_with_checksums(tmp_path):
     content[place if place > 0 else 900] ^= 1
     path.write_bytes(bytes(content))
     refusal(path, "cannot be read as parquet")
+
+
+def test_rounded_times_are_an_even_clock_and_a_note_says_so(write):
+    rows = "".join(f"{i / 120:.2f},{i}\n" for i in range(200))
+    series = read_series(write(f"time,x\n{rows}"))
+    assert series.lengths == (200,)
+    assert series.time_step == pytest.approx(1 / 120, rel=1e-4)
+    assert series.notes[-1].endswith("times were rounded as they were written; the step is 0.00833333")
+
+
+@pytest.mark.skipif(not HEART.exists(), reason="the recording of two leads is not part of the repository")
+def test_two_leads_of_a_heart_are_read_with_their_own_times():
+    series = read_series(HEART)
+    assert series.lengths == (20_000,)
+    assert series.columns == ("MLII", "V5")
+    assert series.time_step == pytest.approx(1 / 120, rel=1e-6)

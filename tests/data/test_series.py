@@ -221,6 +221,42 @@ def test_step_is_found_when_most_samples_are_missing():
 
 
 @pytest.mark.parametrize(
+    ("form", "step", "length"),
+    [("%.5g", 1 / 120, 20_000), ("%.2f", 1 / 120, 200), ("%.2f", 1 / 30, 9), ("%.0f", 0.7, 99)],
+)
+@pytest.mark.parametrize("start", [0.3, 1.7e9])
+def test_an_even_clock_is_found_behind_rounded_times(form, step, length, start):
+    """Written to five digits, 120 Hz repeat from 100 s on; to two places, 30 Hz are 3 and 4 hundredths in turn."""
+    if start > 1 and form != "%.0f":
+        form = "%.2f"  # seconds since 1970 have ten digits before the point
+    clock = start + step * np.arange(length)
+    written = np.array([float(form % t) for t in clock])
+    times, values = regularise_time(written, np.arange(float(length))[:, None])
+    np.testing.assert_array_equal(values.ravel(), np.arange(length))
+    unit = 10.0 ** -int(form[2]) if form[-1] == "f" else 1e-5
+    assert np.abs(times - clock).max() <= unit
+    np.testing.assert_allclose(np.diff(times), step, rtol=2 * unit / (step * length) + 1e-9)
+    with pytest.raises(DataError, match="one time for each row"):
+        regularise_time(written, values[1:])
+    with pytest.raises(DataError):
+        regularise_time(written + (np.arange(length) == length // 2) * 10 * step, values)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        np.sort(np.append(np.arange(100), 40)),  # a row that is there twice
+        np.repeat(np.arange(30), 3),  # three rows for every time
+        np.delete(np.repeat(np.arange(30), 2), [7, 20, 31, 50]),  # or most of them
+        np.sort(np.append(0.1 * np.arange(99), 0.1 * np.arange(0, 99, 9))),  # computed, not written
+    ],
+)
+def test_repeats_that_need_not_be_rounding_are_refused(times):
+    with pytest.raises(DataError, match=r"repeats .*--time-column none"):
+        regularise_time(times, np.zeros((len(times), 1)))
+
+
+@pytest.mark.parametrize(
     ("times", "words"),
     [
         ([0, 1, 1, 2], ["row 2", "repeats", "remove duplicates"]),

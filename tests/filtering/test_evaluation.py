@@ -10,7 +10,8 @@ from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.metrics.attractors import measure_distances
 from kaffee.model.maps import Linear
 from kaffee.model.observation import Projection
-from kaffee.model.statespace import Shell, StateSpaceModel
+from kaffee.model.statespace import Climate, Shell, StateSpaceModel
+from kaffee.model.wrappers import Confined
 
 ANGLE = 0.3
 
@@ -60,6 +61,22 @@ def test_a_run_at_rest_is_trapped():
     target = target.with_extent([circle(400)], 200)
     trapped = [evaluate_free_runs(spiral(g), circle(1), target, 200, transient=500).trapped for g in (1.0, 0.9)]
     assert [each.tolist() for each in trapped] == [[False], [True]]
+
+
+def test_a_run_that_is_sent_home_again_and_again_lives_at_the_wall():
+    """It leaves every 23 steps; at a wall it would stay outside."""
+    start, box = circle(1), (jnp.full(2, -1.25), jnp.full(2, 1.25))
+    model = spiral(1.01).replace(core=Confined(spiral(1.01).core, *box))
+    home = model.replace(climate=Climate.from_moments(np.zeros(2), np.eye(2), states=circle(200)))
+    held, sent = (evaluate_free_runs(each, start, Target(circle(50)), 2000, transient=0) for each in (model, home))
+    assert held.at_wall.all()
+    assert held.clipped[0] > 0.3
+    assert 0.03 < sent.clipped[0] < 0.07
+    assert sent.at_wall.all()
+    seldom = home.replace(core=Confined(spiral(1.001).core, *box))
+    rare = evaluate_free_runs(seldom, start, Target(circle(50)), 2000, transient=0)
+    assert 0 < rare.clipped[0] < 0.01
+    assert not rare.at_wall.any()
 
 
 def test_only_some_columns_and_steps_may_be_compared():

@@ -12,7 +12,8 @@ import kaffee.filtering.rollout
 from kaffee.filtering.rollout import describe_divergence, free_run, mask_diverged
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear
-from kaffee.model.statespace import Shell
+from kaffee.model.statespace import Climate, Shell
+from kaffee.model.wrappers import Confined
 
 
 @pytest.mark.parametrize("observation", MAPS)
@@ -91,6 +92,11 @@ def test_divergence_in_words():
     held = describe_divergence(jnp.array([0, 0, 4]), jnp.array([0.6, 0.001, 0.9]))
     assert held.endswith("first at step 4; 1 of 3 lives at the wall of the data's region, up to 60 % of its steps")
     assert describe_divergence(jnp.array([0]), jnp.array([0.01])).endswith("diverged; up to 1 % of steps at the wall")
+    model = make_model("linear", dtype=np.float32)
+    climate = Climate.from_moments(np.zeros(LATENT), np.eye(LATENT), states=np.zeros((1, LATENT)))
+    model = model.replace(core=Confined(model.core, -jnp.ones(LATENT), jnp.ones(LATENT)), climate=climate)
+    returning = describe_divergence(jnp.array([0, 0]), jnp.array([0.05, 0.001]), model)
+    assert returning.endswith("1 of 2 lives at the wall of the data's region, up to 5 % of its steps")
     assert describe_divergence(jnp.array([0]), jnp.array([0.0])) == "none of 1 rollouts diverged"
     assert doctest.testmod(kaffee.filtering.rollout).failed == 0
     assert mask_diverged(np.array([[1.0], [2e3], [0.0]])).tolist() == [False, True, True]

@@ -25,6 +25,10 @@ def test_few_rows_and_many_coordinates_are_named():
     assert find_risks(noise(5000, 3), settings_for(noise(5000, 3))) == []
     [few] = find_risks(noise(120, 3), settings_for(noise(120, 3)))
     assert "96 training rows for 20 latent coordinates" in few
+    assert few.endswith("else the linear model is.")
+    [alone] = find_risks(noise(120, 3), settings_for(noise(120, 3), {"rung": "scratch"}))
+    assert alone.endswith("by heart.")
+    assert find_risks(noise(120, 3), settings_for(noise(120, 3), {"rung": "linear"})) == []
     assert any("100 coordinates" in risk for risk in find_risks(noise(5000, 100), settings_for(noise(5000, 100))))
 
 

@@ -49,6 +49,13 @@ def test_absurd_values_are_refused_at_once(text, message):
         override(FitSettings(), [text])
 
 
+@pytest.mark.parametrize("rung", ["auto", "linear", "alrnn"])
+def test_rungs_are_for_kaffee_alone(rung):
+    assert override(FitSettings(), [f"rung={rung}"]).rung == rung
+    with pytest.raises(ConfigError, match=f"rung = {rung} chooses by forecasts of method = kaffee; .*--rung scratch"):
+        override(FitSettings(), ["method=frozen-core", f"rung={rung}"])
+
+
 def test_methods_are_known_by_one_spelling():
     assert override(FitSettings(), ["method=Core-Collapse"]).method == "core_collapse"
 

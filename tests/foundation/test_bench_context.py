@@ -16,6 +16,7 @@ from kaffee.paper.figures.drawing import make_figures
 from kaffee.paper.measurements import _pretrained, _tangent_errors, run_cell
 from kaffee.paper.recipe import load_recipe
 from kaffee.paper.summary import summarise
+from kaffee.records import versions
 
 from .conftest import make_core, publish, write_release
 
@@ -52,6 +53,7 @@ def test_every_cell_is_done_and_says_how(store):
         found = record(store, row)
         assert found["system"] == "lorenz63"
         assert found["training"]["completed"]
+        assert found["versions"] == versions()  # with the commit, in a checkout
         for metric in ("nll", "nll_standard", "rmse", "g_tan", "d_stsp_core", "d_h_core", "coverage_95", "nis"):
             assert np.isfinite(found[metric]), metric
         assert np.isfinite(found["extra"]["sparse_coverage_95"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from models import LATENT, OBSERVED, WINDOWS, finite_jacobian, flat, make_belief
 
+from kaffee.certification.fidelity import Protocol
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.scaler import Scaler
 from kaffee.errors import CheckpointError, ConfigError, DataError
@@ -71,6 +72,19 @@ def test_the_two_jacobians_differ_and_exact_is_the_full_one(core):
     assert core.tangent == "mixture"
     assert core.exact().tangent == "full"
     assert core.surrogate() is core
+
+
+def test_hard_gates_are_the_ones_it_has_and_its_jacobian_stays(core):
+    """They are hard already: `protocol.gates` must not exchange the Jacobian, of a confined core neither."""
+    low, high = -np.ones(LATENT), np.ones(LATENT)
+    for tangent in ("mixture", "full"):
+        chosen = core.with_tangent(tangent)
+        assert chosen.with_hard_gates().tangent == tangent
+        assert Confined(chosen, low, high).with_hard_gates().inner.tangent == tangent
+        for z in STATES:
+            np.testing.assert_array_equal(jacobian(chosen, z), jacobian(chosen.with_hard_gates(), z))
+        for gates in ("hard", "surrogate"):
+            assert Protocol(gates=gates).apply_gates(make_dynamix_model(chosen)).core.tangent == tangent
 
 
 @pytest.mark.parametrize("noisy", [False, True])

@@ -1,6 +1,7 @@
-"""`kaffee bench run|status|retry|table`: what they do with their options, say and refuse."""
+"""`kaffee bench run|check|status|retry|table`: what they do with their options, say and refuse."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -91,6 +92,79 @@ def test_only_some_rows_and_the_priors_they_need(kaffee, engines):
     assert [arguments[3:5] for arguments in engines[1].ran] == [
         ("prior", 0), ("prior", 1), ("blind", 0), ("blind", 1), ("kaffee", 0), ("kaffee", 1),
     ]  # fmt: skip
+
+
+def test_only_some_seeds(kaffee, engines, store):
+    assert kaffee("run", *TINY, "--rows", "kaffee", "--seeds", "1").exit_code == 0
+    assert [arguments[3:5] for arguments in engines[1].ran] == [("prior", 1), ("kaffee", 1)]
+    assert store.is_done(Cell("kaffee", 1))
+    assert store.read(Cell("kaffee", 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--seeds", "1,2"), "table1-tiny has seeds 0 to 1, not 2."),
+        (("--seeds", "-1"), "table1-tiny has seeds 0 to 1, not -1."),
+        (("--seeds", "1;2"), "--seeds takes whole numbers by commas, such as 3,13; not '1;2'."),
+        (("--systems", "chua"), "table1-tiny has one system only; leave out --systems."),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_seeds_and_systems_that_are_not_there_are_refused(kaffee, command, options, words, tmp_path):
+    result = kaffee(command, *TINY, *options)
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception) == words
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_systems_are_chosen_by_name(tmp_path):
+    store = ResultStore(tmp_path, load_recipe("table2"))
+    found = [cell.name for cell in store.select(["kaffee"], [13, 3], ["chua"])]
+    assert found == ["base/chua/03", "base/chua/13", "kaffee/chua/03", "kaffee/chua/13"]
+    with pytest.raises(ConfigError, match=r"Unknown system 'chau'. Did you mean 'chua'\?"):
+        store.select(systems=["chau"])
+
+
+# --- check ---
+
+
+def test_a_cell_that_is_made_again_is_compared_with_the_stored_one(kaffee, monkeypatch, store):
+    """The last bit counts; seconds, versions and the machine do not."""
+
+    class Local:
+        num_workers = 1
+
+        def __init__(self, workers):
+            assert workers == 1
+
+        def run(self, todo, arguments, ready, finished):
+            for cell in todo:
+                assert ready(cell)
+                fresh = ResultStore(Path(arguments(cell)[0]), store.recipe)
+                assert fresh.root != store.root
+                fresh.write(cell, {"error": None, "nll": 0.1 + 0.2, "seconds": {"training": 2.0}, "versions": {}})
+                finished(cell)
+
+    monkeypatch.setattr(engine, "LocalEngine", Local)
+    about = {"seconds": {"training": 1.0}, "versions": {"commit": "abc-dirty"}, "machine": {}}
+    store.write(Cell("prior", 1), {"error": None, "nll": 0.1 + 0.2, **about})
+    store.write(Cell("kaffee", 1), {"error": None, "nll": 0.1 + 0.2})
+    spot = (*TINY, "--seeds", "1", "--workers", "1", "--rows")
+    same = kaffee("check", *spot, "kaffee")
+    assert same.exit_code == 0, same.exception
+    assert same.stdout.splitlines() == [
+        "prior/01: identical (stored by abc-dirty)",
+        "kaffee/01: identical (stored by an unknown commit)",
+    ]
+    store.write(Cell("kaffee", 1), {"error": None, "nll": 0.3})
+    other = kaffee("check", *spot, "kaffee,blind")
+    assert other.exit_code == 1
+    assert other.stdout.splitlines()[1:] == [
+        "blind/01: not stored (stored by an unknown commit)",
+        "kaffee/01: nll: 0.3 before, 0.30000000000000004 now (stored by an unknown commit)",
+    ]
+    assert store.read(Cell("blind", 1)) is None
 
 
 @pytest.mark.parametrize(

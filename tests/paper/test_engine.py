@@ -272,10 +272,10 @@ def test_priors_run_first_and_row_by_row(store):
 def test_done_cells_are_not_run_again_and_progress_counts_them(store):
     store.write(Cell("prior", 0), {"error": None})
     engine, seen = Inline(store), []
-    assert go(store, engine, only=["blind"], progress=lambda *now: seen.append(now)) == 3
+    assert go(store, engine, chosen=store.select(["blind"]), progress=lambda *now: seen.append(now)) == 3
     assert engine.ran == ["prior/01", "blind/00", "blind/01"]
     assert seen == [(2, 4, "prior/01"), (3, 4, "blind/00"), (4, 4, "blind/01")]
-    assert go(store, Inline(store), only=["blind"]) == 0
+    assert go(store, Inline(store), chosen=store.select(["blind"])) == 0
 
 
 def test_a_failed_cell_keeps_its_error_and_the_others_go_on(store):
@@ -296,7 +296,7 @@ def test_a_cell_without_a_record_is_noticed(store):
 
 
 def test_wall_time_is_noted_for_every_run(store):
-    go(store, Inline(store), only=["kaffee"])
+    go(store, Inline(store), chosen=store.select(["kaffee"]))
     go(store, Inline(store))
     found = read_json(store.folder / "wall.json", "wall times")
     first, second = found["runs"].values()

@@ -13,7 +13,7 @@ from kaffee.training.autoregression import (
     Structure,
     _stabilise,
     choose_structures,
-    find_period,
+    find_season,
     fit_autoregression,
     harmonics,
     hold_readings,
@@ -98,10 +98,10 @@ def test_the_order_grows_with_the_memory_of_the_data():
 def test_a_season_is_found_and_pays():
     t, rng = np.arange(600), np.random.default_rng(0)
     x = np.sin(2 * np.pi * t / 12) + 0.4 * np.cos(4 * np.pi * t / 12) + 0.3 * rng.standard_normal(600)
-    assert find_period(Series.from_arrays(x)) == pytest.approx(12, abs=0.02)
+    assert find_season(Series.from_arrays(x)) == pytest.approx(12, abs=0.02)
     assert best(x[:, None]).structure.harmonics >= 2
-    assert find_period(Series.from_arrays(rng.standard_normal(600))) is None
-    assert find_period(Series.from_arrays(rng.standard_normal(10))) is None
+    assert find_season(Series.from_arrays(rng.standard_normal(600))) is None
+    assert find_season(Series.from_arrays(rng.standard_normal(10))) is None
 
 
 def test_a_trend_is_differenced():
@@ -146,3 +146,13 @@ def test_harmonics_have_the_phase_of_time():
     t = np.arange(30.0)
     np.testing.assert_allclose(harmonics(t + 12, structure), harmonics(t, structure), atol=1e-12)
     assert harmonics(t, Structure()).shape == (30, 0)
+
+
+def test_very_many_short_recordings_are_scored():
+    """More recordings than forecasts are scored: some have no start."""
+    rng = np.random.default_rng(0)
+    series = Series.from_arrays([rng.standard_normal((10, 1)) for _ in range(400)])
+    held = hold_back(series)
+    scored = ForecastScore(held, (1, 4))(fit_autoregression(held.part, Structure(1)))
+    assert np.isfinite(scored.mean)
+    assert len(scored.nll) == 256
