@@ -37,7 +37,7 @@ DIMENSIONS = {
     "forced": {4: 0.35, 3: 0.25, 5: 0.2, 6: 0.2},
     "mutation": {3: 0.55, 4: 0.25, 5: 0.1, 6: 0.1},
     "driven": {4: 0.6, 5: 0.4},
-    "cycle": {2: 0.35, 3: 0.45, 4: 0.2},
+    "cycle": {3: 0.4, 2: 0.25, 4: 0.2, 5: 0.15},
     "torus": {4: 0.3, 5: 0.7},
     "spiral": {2: 0.5, 4: 0.5},
     "oscillator": {2: 0.5, 4: 0.5},
@@ -56,7 +56,7 @@ SEARCHED: dict[str, tuple[Draw, int]] = {
     "quadratic": (lambda rng, count, d: families.sparse_flows(rng, count, d, cubic=False), 3_000),
     "cubic": (lambda rng, count, d: families.sparse_flows(rng, count, d, cubic=True), 1_000),
     "forced": (families.forced_flows, 300),
-    "cycle": (families.cycles, 50),
+    "cycle": (lambda rng, count, d: (families.cycles if d < 4 else families.forced_flows)(rng, count, d), 150),
     "torus": (families.tori, 50),
     "map": (families.smooth_maps, 200),
 }
@@ -89,7 +89,7 @@ def generate(
         if not missing:
             break
         rng = np.random.default_rng([seed, attempt])
-        for system in _verify_all(_propose(rng, missing, parents, rejected), rejected, long):
+        for system in _verify_all(_propose(rng, missing, parents, rejected, min(4_000, long)), rejected, long):
             found[system.kind].append(system)
     rng = np.random.default_rng([seed, 1_000])
     systems = [_complete(system, rng) for kind, count in wanted.items() for system in _pick(found[kind], count)]
@@ -123,27 +123,27 @@ def _complete(system: System, rng: np.random.Generator) -> System:
 
 
 def _propose(
-    rng: np.random.Generator, missing: dict[str, int], parents: dict[int, list[Candidates]], rejected: Counter[str]
+    rng: np.random.Generator,
+    missing: dict[str, int],
+    parents: dict[int, list[Candidates]],
+    rejected: Counter[str],
+    steps: int,
 ) -> Pool:
     """Find candidates of every missing kind, by dimension and whether they are maps; new flows join the parents."""
     pool: Pool = defaultdict(list)
     for kind, count in missing.items():
-        for d, target in _split(int(np.ceil(SPARE * count)), DIMENSIONS[kind], least=0).items():
+        for d, target in _split(max(count + 2, int(np.ceil(SPARE * count))), DIMENSIONS[kind], least=0).items():
             if not target:
                 continue
-            if kind in SEARCHED:
-                draw, size = SEARCHED[kind]
-                candidates = _search(rng, kind, d, target, lambda n, d=d, draw=draw: draw(rng, n, d), size, rejected)
-            elif kind == "mutation":
-                candidates = _search(rng, kind, d, target, lambda n, d=d: _mutants(rng, parents[d], n), 60, rejected)
-            elif kind == "driven":
-                candidates = _search(rng, kind, d, target, lambda n, d=d: _driven(rng, parents[3], n, d), 60, rejected)
-            else:
+            if kind in RESTING:
                 decay, strength = ((3.0, 30.0), 0.3) if kind == "spiral" else ((0.5, 10.0), 0.0)
                 flows, period, _ = families.spirals(rng, target, d, decay, strength)
-                candidates = replace(
-                    as_candidates(flows, rng.normal(size=(d, target))), period=period, step=period / 200
-                )
+                start = as_candidates(flows, rng.normal(size=(d, target)))
+                candidates = replace(start, period=period, step=period / 200)
+            else:
+                # There are more quadratic flows than mutations, and they come first: no dimension is without parents.
+                known = _join(parents[3 if kind == "driven" else d]) if kind in ("mutation", "driven") else None
+                candidates = _search(rng, kind, d, target, known, rejected, steps)
             if kind in ("quadratic", "cubic", "forced"):
                 parents[d].append(candidates)
             pool[d, kind == "map"].append((candidates, [kind] * len(candidates)))
@@ -155,37 +155,37 @@ def _search(
     kind: str,
     dimension: int,
     target: int,
-    draw: Callable[[int], np.ndarray],
-    size: int,
+    parents: Candidates | None,
     rejected: Counter[str],
+    steps: int,
 ) -> Candidates:
     """Explore candidates until enough are chaotic, or for cycles and tori regular."""
     found: list[Candidates] = []
     while sum(map(len, found)) < target:
-        drawn = draw(size)
+        drawn = _draw_candidates(rng, kind, dimension, parents)
         start = 0.5 * rng.normal(size=(dimension, len(drawn)))
-        moving = explore(as_candidates(drawn, start, is_map=kind == "map"), rejected)
+        moving = explore(as_candidates(drawn, start, is_map=kind == "map"), rejected, steps)
         growth = moving.exponent * moving.period
-        # A map of a large exponent is noise to whoever sees its rows.
-        keep = np.abs(growth) < REGULAR if kind in ("cycle", "torus") else (growth > CHAOTIC) & (growth < 2.0)
-        if kind == "map":
-            keep &= growth < 0.4
-        rejected["not regular" if kind in ("cycle", "torus") else "not chaotic"] += int((~keep).sum())
+        if kind in ("cycle", "torus"):
+            keep, reason = np.abs(growth) < REGULAR, "not regular"
+        else:
+            # A map of a large exponent is noise to whoever sees its rows.
+            keep, reason = (growth > CHAOTIC) & (growth < (0.4 if kind == "map" else 2.0)), "not chaotic"
+        rejected[reason] += int((~keep).sum())
         found.append(moving[keep])
     return _join(found)[np.arange(target)]
 
 
-def _mutants(rng: np.random.Generator, parents: list[Candidates], count: int) -> np.ndarray:
-    known = np.concatenate([each.coefficients for each in parents])
-    return families.mutations(rng, known[rng.integers(len(known), size=count)])
-
-
-def _driven(rng: np.random.Generator, parents: list[Candidates], count: int, dimension: int) -> np.ndarray:
-    drivers = _join(parents)
-    drivers = drivers[rng.integers(len(drivers), size=count)]
+def _draw_candidates(rng: np.random.Generator, kind: str, dimension: int, parents: Candidates | None) -> np.ndarray:
+    """Draw as many candidates of a kind as its yield asks for."""
+    if parents is None:
+        draw, size = SEARCHED[kind]
+        return draw(rng, size, dimension)
+    chosen = parents[rng.integers(len(parents), size=60)]
+    if kind == "mutation":
+        return families.mutations(rng, chosen.coefficients)
     # One state is no standard deviation, but of its order, and the strengths are random anyway.
-    scales = np.maximum(np.abs(drivers.x.T), 0.5)
-    return families.driven_flows(rng, drivers.coefficients, scales, dimension)
+    return families.driven_flows(rng, chosen.coefficients, np.maximum(np.abs(chosen.x.T), 0.5), dimension)
 
 
 def _join(parts: Sequence[Candidates]) -> Candidates:
@@ -269,9 +269,9 @@ def draw_sheet(systems: list[System], path: Path, count: int = 24) -> None:
 
     chosen = [systems[i] for i in np.linspace(0, len(systems) - 1, count).astype(int)]
     figure, axes = plt.subplots(4, (count + 3) // 4, figsize=(2 * ((count + 3) // 4), 8.4))
-    for system, axis in zip(chosen, axes.flat, strict=False):
-        rows_per_period = 1 if system.is_map else 40
-        [x] = simulate([system], [system.states[0]], [system.period / rows_per_period], [3_000])
+    intervals = [1.0 if system.is_map else system.period / 30 for system in chosen]
+    paths = simulate(chosen, [system.states[0] for system in chosen], intervals, [2_000] * len(chosen))
+    for system, x, axis in zip(chosen, paths, axes.flat, strict=False):
         axis.plot(x[:, 0], x[:, 1], "." if system.is_map else "-", ms=1, lw=0.4, color="C0")
         label = f"{system.kind}, D = {system.dimension}\n$\\lambda_1$ T = {system.exponent * system.period:.2f}"
         axis.set_title(label, fontsize=7)

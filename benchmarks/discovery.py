@@ -149,7 +149,7 @@ def inside(x: np.ndarray) -> np.ndarray:
     return (np.abs(x) < BOX).all(axis=0)
 
 
-def settle(candidates: Candidates, rejected: Counter[str], steps: int = 2_000) -> Candidates:
+def settle(candidates: Candidates, rejected: Counter[str], steps: int) -> Candidates:
     """Integrate past the transient, drop what leaves the box or comes to rest, and measure period and step."""
     for _ in range(steps // 100):
         batch, x = Batch(candidates.coefficients, candidates.is_map), candidates.x
@@ -213,13 +213,13 @@ def exponents(
     return growth / (candidates.step * (steps - start)), pair[:, :size]
 
 
-def explore(candidates: Candidates, rejected: Counter[str]) -> Candidates:
+def explore(candidates: Candidates, rejected: Counter[str], steps: int = 4_000) -> Candidates:
     """Keep what is bounded and moves, with a first lambda_1."""
     with np.errstate(over="ignore", invalid="ignore"):
-        moving = settle(candidates, rejected)
+        moving = settle(candidates, rejected, steps // 2)
         if not len(moving):
             return moving
-        exponent, x = exponents(moving, 4_000, start=1_000)
+        exponent, x = exponents(moving, steps, start=steps // 4)
         return replace(moving, x=x, exponent=exponent)[inside(x) & np.isfinite(exponent)]
 
 
@@ -250,7 +250,7 @@ def verify(
         if not candidates.is_map:
             other = replace(candidates, x=x, step=0.6 * candidates.step)
             finer, _ = exponents(other, long // 4, start=long // 40)
-        path = np.empty((6_000, *x.shape))
+        path = np.empty((min(6_000, long), *x.shape))
         batch = Batch(candidates.coefficients, candidates.is_map)
         for t in range(len(path)):
             path[t] = x = batch.step(x, candidates.step)
