@@ -23,7 +23,18 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import families
-from benchmarks.discovery import CHAOTIC, LONG, NUM_STATES, REGULAR, Candidates, System, as_candidates, explore, verify
+from benchmarks.discovery import (
+    CHAOTIC,
+    LONG,
+    NUM_STATES,
+    REGULAR,
+    Candidates,
+    System,
+    as_candidates,
+    explore,
+    monomials,
+    verify,
+)
 from kaffee.records import write_atomically, write_json
 from kaffee.tables import Table
 
@@ -222,8 +233,11 @@ def _read(path: Path, request: dict[str, int]) -> list[System] | None:
         if json.loads(str(stored["request"])) != request:
             return None
         arrays = dict(stored)
-    shapes = {"coefficients": lambda d: (d, len(families.monomials(d))), "states": lambda d: (NUM_STATES, d)}
-    shapes["scale"] = lambda d: (d,)
+    shapes: dict[str, Callable[[int], tuple[int, ...]]] = {
+        "coefficients": lambda d: (d, len(monomials(d))),
+        "states": lambda d: (NUM_STATES, d),
+        "scale": lambda d: (d,),
+    }
     ends = dict.fromkeys(shapes, 0)
     systems = []
     for i, d in enumerate(arrays["dimension"]):

@@ -237,7 +237,7 @@ def verify(
     The exponent is that of the second half, so that transient chaos is rejected; one that depends on the step is
     numerical. Kinds in `chaotic` must be so and others not; those in `resting` may come to rest, and keep their period.
     """
-    every, saved = 10, []
+    every, saved = 10, list[np.ndarray]()
     spacing = long // (2 * NUM_STATES) // every * every
 
     def watch(t: int, x: np.ndarray) -> None:
