@@ -20,17 +20,19 @@ from jaxtyping import Array, Bool, Float
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, scan_terms, step
 from kaffee.filtering.smoother import smooth_back
-from kaffee.model.kernel import Register, Tangents, read_coordinates
+from kaffee.model.kernel import Register, Tangents
 from kaffee.model.observation import Projection
 from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.training.kernel_regression import KernelRegression
 
-NOISE_LEVELS = (0.001, 0.003, 0.01, 0.02, 0.04, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5)
+NOISE_LEVELS = (0.0003, 0.001, 0.003, 0.01, 0.02, 0.04, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5)
 """Standard deviations of the observation noise that are tried, in those of the data."""
+CLEAN = 0.003
+"""Less noise than this needs no denoising."""
 REFINED = (0.8, 1.0, 1.25)
 PROCESS_LEVELS = (0.03, 0.1, 0.3, 1.0)
 """Process noise that is tried, in standard deviations of the regression's left-out residuals."""
-_LEAST_STD = 1e-4
+LEAST_STD = 1e-4
 
 
 class Smoothed(NamedTuple):
@@ -93,31 +95,29 @@ def smooth_context(
     levels = [(q, np.full(N, s)) for q, s in product(PROCESS_LEVELS, NOISE_LEVELS)]
     if noise is not None:
         levels = [(q, s * noise) for q, s in product(PROCESS_LEVELS, REFINED)]
-    process = np.maximum([q * left_out for q, _ in levels], _LEAST_STD)
-    observed = np.maximum([s for _, s in levels], _LEAST_STD)
+    process = np.maximum([q * left_out for q, _ in levels], LEAST_STD)
+    observed = np.maximum([s for _, s in levels], LEAST_STD)
     first = lags[-1]
     start = _start(readings, first)
     arguments = [jnp.asarray(a, jnp.float32) for a in (start, x[first + 1 :], inputs[first : T - 1])]
     core = Tangents(N, lags)
     nll = np.asarray(_score(core, *arguments, jnp.asarray(process, jnp.float32), jnp.asarray(observed, jnp.float32)))
     best = int(np.nanargmin(np.where(np.isfinite(nll), nll, np.inf)))
-    shell = Shell.from_std(_pad(process[best], core), observed[best])
+    shell = Shell.from_std(pad_process(process[best], core), observed[best])
     mean, variance = (np.asarray(a, np.float64) for a in _smooth(core, *arguments, shell))
     means, variances = [], []
     for r, values in enumerate(readings):
-        known = np.nan_to_num(values[: first + 1])
         # The rows of the first register are those of its smoothed state, oldest last.
         head, head_variance = (a[0, r].reshape(-1, N)[::-1] for a in (mean, variance))
         means.append(np.concatenate([head, mean[1:, r, :N]])[: len(values)])
         variances.append(np.concatenate([head_variance, variance[1:, r, :N]])[: len(values)])
-        assert len(known) <= len(means[-1])
     count = np.isfinite(x[first + 1 :]).sum()
     return Smoothed(means, variances, process[best], observed[best], float(nll[best] / max(count, 1)))
 
 
-def _pad(process: Float[np.ndarray, " N"], core: Register) -> Float[np.ndarray, " M"]:
+def pad_process(process: Float[np.ndarray, " N"], core: Register) -> Float[np.ndarray, " M"]:
     """Give the past readings of the register as little noise as there can be."""
-    return np.concatenate([process, np.full(core.latent_dim - len(process), _LEAST_STD)])
+    return np.concatenate([process, np.full(core.latent_dim - len(process), LEAST_STD)])
 
 
 def _start(readings: list[np.ndarray], first: int) -> Float[np.ndarray, "R M"]:
@@ -168,7 +168,7 @@ def _score(core: Tangents, start: Array, x: Array, inputs: Array, process: Array
     """Compute the innovation NLL of all rows for every level of noise."""
 
     def one(process: Array, observed: Array) -> Array:
-        past = jnp.full(core.latent_dim - core.num_observed, _LEAST_STD, x.dtype)
+        past = jnp.full(core.latent_dim - core.num_observed, LEAST_STD, x.dtype)
         Gamma = jnp.concatenate([process, past]) ** 2
         dynamics = Dynamics(core, Gamma, observed**2, _begin(core, start, observed))
         return jnp.sum(scan_terms(Recursion(), dynamics, _arrange(x, core)._replace(noise=inputs)).nll)

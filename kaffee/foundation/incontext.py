@@ -1,23 +1,38 @@
-"""A surrogate of a recording without training: a kernel map in context, denoised by its own smoother."""
+"""A surrogate of a recording without training: a kernel map in context, denoised by its own smoother.
 
+    standardise > choose delays > [regress > smooth the context by the regression's tangents] x passes > regress
+
+The result is a state-space model like any other: it filters, smooths, forecasts and runs freely.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from scipy.spatial import cKDTree
 
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
-from kaffee.foundation.denoising import Pairs, Smoothed, make_pairs, smooth_context
-from kaffee.model.kernel import KernelMap
+from kaffee.errors import ConfigError, DataError
+from kaffee.foundation.denoising import CLEAN, LEAST_STD, Pairs, Smoothed, make_pairs, pad_process, smooth_context
+from kaffee.foundation.embedding import choose_lags
+from kaffee.model.kernel import KERNELS, KernelMap
 from kaffee.model.observation import Projection
 from kaffee.model.statespace import Climate, Shell, StateSpaceModel
-from kaffee.training.kernel_regression import KernelRegression, regress
+from kaffee.training.kernel_regression import LENGTHS, KernelRegression, regress
 
-_LEAST_STD = 1e-4
-_STATES = 500
+FEWEST_PAIRS = 8
+"""Complete pairs of neighbouring rows below which a context defines no map."""
+MOST_STATES = 500
+"""States of the context that free runs start from."""
+RADIUS = 0.3
+"""How far from the nearest row of the context the map is taken as it is, in root mean square distances of rows."""
+NEIGHBOURS = 12
+"""Rows over which the size of errors is averaged."""
 
 
 @dataclass(frozen=True)
@@ -26,101 +41,151 @@ class ContextSettings:
 
     Attributes:
         lags: Which readings the map reads, 0 is the newest; None: by the data.
-        passes: Times that the context is denoised.
-        kernels, lengths, ridges, block: Of the regression, see `regress`.
-        max_centres: Rows of the context that have a kernel.
+        passes: Times that the context is denoised; none if it has no noise.
+        kernels, lengths, block: Of the regression, see `regress`.
+        firmness: Factor of the ridge that left-out rows choose.
         process, observation: Factors of the standard deviations of the noise.
+        max_centres: Rows of the context that have a kernel.
     """
 
     lags: tuple[int, ...] | None = None
     passes: int = 2
-    kernels: tuple[str, ...] = ("matern32", "matern52", "gaussian")
-    lengths: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
+    kernels: tuple[str, ...] = tuple(KERNELS)
+    lengths: tuple[float, ...] = LENGTHS
     block: int = 10
     firmness: float = 1.0
-    local: bool = False
-    max_centres: int = 1000
     process: float = 1.0
     observation: float = 1.0
+    max_centres: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.passes < 0 or self.block < 1 or self.max_centres < FEWEST_PAIRS:
+            raise ConfigError(
+                f"passes = {self.passes}, block = {self.block}, max_centres = {self.max_centres}: at least 0, 1 and "
+                f"{FEWEST_PAIRS} are needed."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class ContextReading:
+    """A context as it was read, standardised: what its model is made of.
+
+    Attributes:
+        states: Denoised readings.
+        regression: On the pairs of these states.
+        smoothed: The last pass over the context, whose noise levels are the model's.
+    """
+
+    scaler: Scaler
+    lags: tuple[int, ...]
+    passes: int
+    states: list[Float[np.ndarray, "T N"]]
+    pairs: Pairs
+    regression: KernelRegression
+    smoothed: Smoothed
 
 
 def read_context(series: Series, settings: ContextSettings = ContextSettings()) -> Reconstruction:
-    """Make a surrogate of a recording."""
+    """Make a surrogate of recordings, without training.
+
+    Args:
+        series: In data units; several recordings and missing entries are fine.
+    """
+    *_, reading = denoise(series, settings)
+    regression = reading.regression
+    model = build_model(reading, settings)
+    facts = {"rows": series.num_steps, "passes": reading.passes, "lags": list(reading.lags)}
+    facts |= {"kernel": regression.kernel, "length": regression.length, "ridge": regression.ridge}
+    return Reconstruction(
+        model, reading.scaler, series.columns, series.time_step or 1.0, "zero_shot", {"context": facts}
+    )
+
+
+def denoise(series: Series, settings: ContextSettings) -> Iterator[ContextReading]:
+    """Choose delays, and denoise the context by the model that it defines; yield it as it is, then after each pass."""
     scaler = Scaler.fit(series)
     readings = [np.asarray(x, np.float64) for x in series.standardised(scaler).recordings]
-    lags = settings.lags or (0,)
     usable = [np.isfinite(x).all(axis=1) for x in readings]
     states = [_interpolate(x) for x in readings]
+    lags = settings.lags or choose_lags(states, block=settings.block)
+    noise: Float[np.ndarray, " N"] | None = None
+    for number in range(settings.passes + 1):
+        pairs, regression = _learn(states, usable, lags, settings)
+        if number < 2 or number < settings.passes:
+            smoothed = smooth_context(readings, states, lags, regression, pairs, noise)
+        yield ContextReading(scaler, lags, number, states, pairs, regression, smoothed)
+        if smoothed.observation_std.max() < CLEAN and all(map(np.all, usable)):
+            return
+        states, noise = smoothed.mean, smoothed.observation_std
 
-    def learn(states: list[np.ndarray], usable: list[Any]) -> tuple[Pairs, KernelRegression]:
-        pairs = make_pairs(states, lags, usable)
-        how: Any = {"kernels": settings.kernels, "lengths": settings.lengths, "block": settings.block, "firmness": settings.firmness}
-        return pairs, regress(pairs.features, pairs.targets, max_centres=settings.max_centres, **how)
 
-    pairs, regression = learn(states, usable)
-    smoothed: Smoothed | None = None
-    for _ in range(settings.passes):
-        noise = None if smoothed is None else smoothed.observation_std
-        smoothed = smooth_context(readings, states, lags, regression, pairs, noise)
-        states = smoothed.mean
-        pairs, regression = learn(states, usable)
-    assert smoothed is not None
-    model = _build(regression, pairs, lags, states, smoothed, settings)
-    return Reconstruction(model, scaler, series.columns, series.time_step or 1.0, provenance={"nll": smoothed.nll})
+def _learn(
+    states: list[np.ndarray], usable: list[Bool[np.ndarray, " T"]], lags: tuple[int, ...], settings: ContextSettings
+) -> tuple[Pairs, KernelRegression]:
+    pairs = make_pairs(states, lags, usable)
+    if len(pairs.features) < FEWEST_PAIRS:
+        raise DataError(
+            f"The context has {len(pairs.features)} complete pairs of neighbouring rows; at least {FEWEST_PAIRS} are "
+            "needed to continue it. Give more rows, or rows with fewer gaps."
+        )
+    how: dict[str, Any] = {name: getattr(settings, name) for name in ("kernels", "lengths", "block", "firmness")}
+    return pairs, regress(pairs.features, pairs.targets, max_centres=settings.max_centres, **how)
 
 
 def _interpolate(x: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
-    t, out = np.arange(len(x)), x.copy()
-    for column in out.T:
+    """Fill gaps by straight lines, for a first estimate of the states."""
+    t, filled = np.arange(len(x)), x.copy()
+    for column in filled.T:
         seen = np.isfinite(column)
         column[~seen] = np.interp(t[~seen], t[seen], column[seen]) if seen.any() else 0.0
-    return out
+    return filled
 
 
-def _build(
-    regression: KernelRegression,
-    pairs: Pairs,
-    lags: tuple[int, ...],
-    states: list[np.ndarray],
-    smoothed: Smoothed,
-    settings: ContextSettings,
-) -> StateSpaceModel:
-    N = pairs.targets.shape[1]
-    f32 = jnp.float32
-    M = N * (lags[-1] + 1)
-    from scipy.spatial import cKDTree
-
-    errors = np.mean(regression.left_out**2 / np.mean(regression.left_out**2, axis=0), axis=1)
-    tree = cKDTree(pairs.features)
-    distances, _ = tree.query(regression.centres, k=min(12, len(pairs.features)))
-    bandwidth = float(np.median(distances[:, -1])) + 1e-6
-    _, near = cKDTree(regression.centres).query(pairs.features)
-    spread = np.bincount(near, errors, len(regression.centres)) / np.maximum(
-        np.bincount(near, minlength=len(regression.centres)), 1
-    )
-    extent = np.sqrt(np.sum(pairs.features.var(axis=0)))
+def build_model(reading: ContextReading, settings: ContextSettings) -> StateSpaceModel:
+    """Put the regression into a core, and noise levels and denoised states around it."""
+    regression, features, smoothed, lags = reading.regression, reading.pairs.features, reading.smoothed, reading.lags
+    N, dtype = reading.pairs.targets.shape[1], jnp.float32
     core = KernelMap(
-        *(jnp.asarray(a, f32) for a in (regression.centres, regression.weights, regression.linear, regression.offset)),
-        length=jnp.asarray(regression.length, f32),
-        radius=jnp.asarray(0.5 * extent, f32),
-        spread=jnp.asarray(spread if settings.local else np.ones_like(spread), f32),
-        bandwidth=jnp.asarray(bandwidth, f32),
+        *(jnp.asarray(a, dtype) for a in (regression.centres, regression.weights, regression.linear, regression.offset)),
+        length=jnp.asarray(regression.length, dtype),
+        radius=jnp.asarray(RADIUS * np.sqrt(2.0 * features.var(axis=0).sum()) + LEAST_STD, dtype),
+        **_localise_errors(regression, features),
         kernel=regression.kernel,
         num_observed=N,
         lags=lags,
     )
-    process = np.maximum(settings.process * smoothed.process_std, _LEAST_STD)
-    shell = Shell.from_std(
-        np.concatenate([process, np.full(M - N, _LEAST_STD)]), np.maximum(settings.observation * smoothed.observation_std, _LEAST_STD)
-    )
-    registers = np.concatenate(
-        [
-            np.concatenate([x[lags[-1] - lag : len(x) - lag] for lag in range(lags[-1] + 1)], axis=1)
-            for x in states
-            if len(x) > lags[-1]
-        ]
-    )
-    some = registers[np.unique(np.linspace(0, len(registers) - 1, _STATES).round().astype(int))]
-    climate = Climate.from_moments(registers.mean(axis=0), np.cov(registers.T).reshape(M, M), states=some)
-    embedding = jnp.zeros((M, N), f32).at[:N].set(jnp.eye(N, dtype=f32))
+    process = pad_process(np.maximum(settings.process * smoothed.process_std, LEAST_STD), core)
+    shell = Shell.from_std(process, np.maximum(settings.observation * smoothed.observation_std, LEAST_STD))
+    M = core.latent_dim
+    registers = _fill_registers(reading.states, lags[-1])
+    some = registers[np.unique(np.linspace(0, len(registers) - 1, MOST_STATES).round().astype(int))]
+    covariance = np.cov(registers.T).reshape(M, M) if len(registers) > 1 else np.eye(M)
+    climate = Climate.from_moments(registers.mean(axis=0), covariance, states=some)
+    embedding = jnp.tile(jnp.eye(N, dtype=dtype), (lags[-1] + 1, 1))
     return StateSpaceModel(core, shell, Projection(N, M), embedding, climate)
+
+
+def _localise_errors(regression: KernelRegression, features: Float[np.ndarray, "P D"]) -> dict[str, Any]:
+    """Assign the squared errors of left-out rows, over their mean, to the nearest centres."""
+    squares = regression.left_out**2
+    relative = np.mean(squares / np.maximum(squares.mean(axis=0), 1e-30), axis=1)
+    tree, K = cKDTree(regression.centres), len(regression.centres)
+    distances, near = tree.query(features, k=min(NEIGHBOURS, K))
+    near = near.reshape(len(features), -1)[:, 0]
+    # Half of what all rows have on average: single rows say little.
+    sums, counts = np.bincount(near, relative, K), np.bincount(near, minlength=K)
+    bandwidth = float(np.median(distances.reshape(len(features), -1)[:, -1])) + LEAST_STD
+    return {
+        "spread": jnp.asarray((sums + 1.0) / (counts + 1.0), jnp.float32),
+        "bandwidth": jnp.asarray(bandwidth, jnp.float32),
+    }
+
+
+def _fill_registers(states: list[np.ndarray], longest: int) -> Float[np.ndarray, "T M"]:
+    """Stack every row with those before it, newest first."""
+    parts = [
+        np.concatenate([x[longest - lag : len(x) - lag] for lag in range(longest + 1)], axis=1)
+        for x in states
+        if len(x) > longest
+    ]
+    return np.concatenate(parts)

@@ -24,6 +24,8 @@ RIDGES = tuple(10.0**p for p in range(-10, 2))
 """Relative to the kernel's value at 0."""
 BLOCK = 5
 LINEAR_RIDGE = 1e-6
+ROUNDING = 1e-7
+"""Error of a kernel's value in single precision."""
 _JITTER = 1e-10
 
 
@@ -82,6 +84,7 @@ def regress(
     max_centres: int = 1000,
     max_trial: int = 300,
     firmness: float = 1.0,
+    measured: bool = True,
 ) -> KernelRegression:
     """Regress y on x; kernel, length and ridge are those with the least left-out residuals.
 
@@ -90,6 +93,8 @@ def regress(
         block: Rows that are left out together.
         max_centres: Centres of the result; with fewer rows all of them are.
         max_trial: Centres of the trials.
+        firmness: Factor of the ridge that is chosen.
+        measured: Leave rows out of the result again, where it has more centres than the trials.
     """
     offset, linear = _fit_linear(x, y)
     rest = y - offset - x @ linear.T
@@ -100,7 +105,7 @@ def regress(
     scored = [(*_leave_out(trial, rest, ridge, block)[1:], trial) for trial in trials for ridge in ridges]
     _, ridge, trial = min(scored, key=lambda each: each[0])
     ridge = firmness * ridge
-    if len(many) > len(few):
+    if measured and len(many) > len(few):
         trial = _decompose(x, many, cdist(x, many), trial.kernel, trial.length)
     left_out, score, _ = _leave_out(trial, rest, ridge, block)
     profile = KERNELS[trial.kernel].profile
@@ -159,7 +164,8 @@ def _leave_out(spectrum: _Spectrum, y: Any, ridge: float, block: int) -> tuple[n
     """
     Z, s = spectrum.Z, spectrum.s
     g = s / (s + ridge)
-    residual = y - Z @ (g[:, None] * (Z.T @ y))
+    projected = Z.T @ y
+    residual = y - Z @ (g[:, None] * projected)
     T, K = Z.shape
     pad = -T % block
     Zb = np.pad(Z, ((0, pad), (0, 0))).reshape(-1, block, K)
@@ -169,5 +175,7 @@ def _leave_out(spectrum: _Spectrum, y: Any, ridge: float, block: int) -> tuple[n
     inner[:, np.arange(block), np.arange(block)] += 1e-12
     rows = np.pad(residual, ((0, pad), (0, 0))).reshape(-1, block, y.shape[1])
     left_out = np.linalg.solve(inner, rows).reshape(-1, y.shape[1])[:T]
-    score = float(np.mean(0.5 * np.log(np.mean(left_out**2, axis=0) + 1e-30)))
+    # What single precision makes of sums of large weights with alternating signs.
+    rounding = ROUNDING**2 * np.sum((projected / (s + ridge)[:, None]) ** 2, axis=0)
+    score = float(np.mean(0.5 * np.log(np.mean(left_out**2, axis=0) + rounding + 1e-30)))
     return left_out, score, ridge

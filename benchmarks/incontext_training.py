@@ -1,0 +1,184 @@
+"""Train the network of the in-context core on recordings of discovered systems.
+
+    python -m benchmarks.incontext_training [--recordings 300] [--corpus FILE.npz] [--train] [--show]
+
+Every recording is read with 1, 2 and 3 passes; forecasts with every factor of the process noise are scored against the
+truth at several horizons (`results/incontext/scores.jsonl`; the same command goes on where it stopped). The network
+learns the factor with the least expected score. Systems are split: its table is of systems that it was not trained on.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from safetensors.numpy import save_file
+
+from benchmarks.corpus import generate
+from benchmarks.draws import Conditions, Recording, draw_many
+from kaffee.data.series import Series
+from kaffee.errors import KaffeeError
+from kaffee.filtering.gated import make_gate
+from kaffee.filtering.rollout import forecast_ensemble
+from kaffee.filtering.sweep import batch_recordings, sweep
+from kaffee.foundation import hypernetwork
+from kaffee.foundation.hypernetwork import FACTORS, Hypernetwork, describe_context
+from kaffee.foundation.incontext import ContextSettings, build_model, denoise
+from kaffee.metrics.scores import gaussian_nll
+from kaffee.records import versions
+
+OUTPUT = Path("results/incontext")
+HORIZONS, MEMBERS, WORST, PASSES = (1, 3, 10, 30, 90), 80, 6.0, 3
+CONDITIONS = Conditions(lengths=(128, 256, 512, 1000), horizon=100, univariate=0.15)
+HIDDEN, FOLDS, UPDATES, DECAY = 12, 5, 1500, 3e-3
+
+
+def score(recording: Recording, seed: int) -> list[dict[str, Any]]:
+    """Score forecasts of a recording after every pass and with every factor."""
+    series, rows = Series.from_arrays(recording.context), []
+    for reading in denoise(series, ContextSettings(passes=PASSES)):
+        found = []
+        for factor in FACTORS:
+            model = build_model(reading, ContextSettings(process=factor))
+            x = batch_recordings(series.standardised(reading.scaler), model.dtype)
+            end = (np.zeros(1, int), np.array([len(x) - 1]))
+            belief = sweep(model, make_recursion(), x, gate=make_gate(), keep=None, starts=end).beliefs
+            drawn = forecast_ensemble(
+                model, belief, max(HORIZONS), MEMBERS, key=jax.random.key(seed), observation_noise=False
+            )
+            members = np.asarray(drawn, np.float64)[:, 0]
+            truth = reading.scaler.transform(recording.clean_future[: max(HORIZONS)])
+            mean, std = members.mean(axis=0), np.maximum(members.std(axis=0), 1e-4)
+            nll = np.minimum(np.nan_to_num(gaussian_nll(truth, mean, std), nan=WORST), WORST).mean(axis=1)
+            low, high = np.quantile(members, (0.05, 0.95), axis=0)
+            inside = ((truth >= low) & (truth <= high)).mean(axis=1)
+            found.append([[float(v[h - 1]) for h in HORIZONS] for v in (nll, inside)])
+        rows.append({"statistics": describe_context(reading).tolist(), "scores": found})
+    return rows
+
+
+def make_recursion() -> Any:
+    from kaffee.filtering.recursion import Recursion
+
+    return Recursion()
+
+
+def collect(corpus: Path | None, count: int, seed: int) -> list[dict[str, Any]]:
+    """Score recordings that are not scored yet, one line for each."""
+    path = OUTPUT / "scores.jsonl"
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if len(done) >= count:
+        return done
+    systems = generate(seed, 90, 60, path=corpus)
+    rng = np.random.default_rng(seed)
+    order = np.concatenate([rng.permutation(len(systems)) for _ in range(-(-count // len(systems)))])[:count]
+    recordings = draw_many([systems[i] for i in order], rng, CONDITIONS)
+    with path.open("a") as file:
+        for number in range(len(done), count):
+            recording = recordings[number]
+            facts = {"system": int(order[number]), "kind": recording.kind, "noise": recording.noise}
+            try:
+                stages = score(recording, number)
+            except KaffeeError as error:
+                stages, facts = [], {**facts, "error": str(error)}
+            done.append({**facts, "shape": recording.context.shape, "stages": stages})
+            file.write(json.dumps(done[-1], default=float) + "\n")
+            file.flush()
+    return done
+
+
+def examples(found: list[dict[str, Any]], passes: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return statistics, mean NLL and coverage by factor, and system numbers, after so many passes (or fewer)."""
+    kept = [each for each in found if each["stages"]]
+    stage = [each["stages"][min(passes, len(each["stages"]) - 1)] for each in kept]
+    scores = np.array([each["scores"] for each in stage])
+    return (
+        np.array([each["statistics"] for each in stage]),
+        scores[:, :, 0].mean(axis=2),
+        scores[:, :, 1],
+        np.array([each["system"] for each in kept]),
+    )
+
+
+def train(s: np.ndarray, nll: np.ndarray, seed: int = 0) -> Hypernetwork:
+    """Minimise the expected score; weights decay."""
+    mean, scale = s.mean(axis=0), s.std(axis=0) + 1e-6
+    inputs, cost = jnp.asarray(np.clip((s - mean) / scale, -3, 3)), jnp.asarray(nll)
+    keys = jax.random.split(jax.random.key(seed), 2)
+    weights = [
+        0.3 * jax.random.normal(keys[0], (HIDDEN, s.shape[1])),
+        jnp.zeros(HIDDEN),
+        0.1 * jax.random.normal(keys[1], (len(FACTORS), HIDDEN)),
+        jnp.zeros(len(FACTORS)),
+    ]
+
+    def loss(w: list[Any]) -> Any:
+        scores = jnp.tanh(inputs @ w[0].T + w[1]) @ w[2].T + w[3]
+        squares = jnp.sum(w[0] ** 2) + jnp.sum(w[2] ** 2)
+        return jnp.mean(jnp.sum(jax.nn.softmax(scores) * cost, axis=1)) + DECAY * squares
+
+    optimiser = optax.adam(1e-2)
+    state = optimiser.init(weights)
+
+    @jax.jit
+    def update(w: Any, state: Any) -> Any:
+        moves, state = optimiser.update(jax.grad(loss)(w), state)
+        return optax.apply_updates(w, moves), state
+
+    for _ in range(UPDATES):
+        weights, state = update(weights, state)
+    return Hypernetwork(mean, scale, *(np.asarray(w, np.float64) for w in weights))
+
+
+def evaluate(s: np.ndarray, nll: np.ndarray, inside: np.ndarray, systems: np.ndarray) -> None:
+    """Print scores of fixed factors and of the network, trained on other systems."""
+
+    def at(values: np.ndarray, factor: np.ndarray) -> np.ndarray:
+        """Interpolate between factors."""
+        place = np.interp(np.log(factor), np.log(FACTORS), np.arange(len(FACTORS)))
+        low = np.minimum(place.astype(int), len(FACTORS) - 2)
+        part = (place - low).reshape(-1, *[1] * (values.ndim - 2))
+        rows = np.arange(len(values))
+        return (1 - part) * values[rows, low] + part * values[rows, low + 1]
+
+    factor = np.empty(len(s))
+    for fold in range(FOLDS):
+        out = systems % FOLDS == fold
+        network = train(s[~out], nll[~out])
+        factor[out] = [network(each) for each in s[out]]
+    for name, value in [*((f"{f:g}", np.full(len(s), f)) for f in FACTORS), ("network", factor)]:
+        got = at(nll, value)
+        cover = np.round(at(inside, value).mean(axis=0), 3)
+        print(f"factor {name:8s} NLL {got.mean():.3f} +- {got.std() / len(got) ** 0.5:.3f}  coverage {cover}")
+    gain = at(nll, np.ones(len(s))) - at(nll, factor)
+    print(f"network over 1: {gain.mean():.3f} +- {gain.std() / len(gain) ** 0.5:.3f} nats, {len(s)} recordings")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recordings", type=int, default=300)
+    parser.add_argument("--corpus", type=Path, help="Where the generated systems are kept.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--train", action="store_true", help="Write the weights into the package.")
+    parser.add_argument("--show", action="store_true", help="Score nothing.")
+    options = parser.parse_args()
+    found = collect(options.corpus, 0 if options.show else options.recordings, options.seed)
+    for passes in range(PASSES + 1):
+        s, nll, inside, systems = examples(found, passes)
+        print(f"{passes} passes: NLL by factor {np.round(nll.mean(axis=0), 3)}")
+    s, nll, inside, systems = examples(found)
+    evaluate(s, nll, inside, systems)
+    if options.train:
+        path = Path(hypernetwork.__file__).parent / hypernetwork.WEIGHTS
+        network = train(s, nll)
+        save_file({name: np.asarray(v, np.float32) for name, v in vars(network).items()}, path, {"versions": json.dumps(versions())})
+        print(f"{path.name}: {sum(v.size for v in vars(network).values())} numbers, {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
