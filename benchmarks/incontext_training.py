@@ -33,7 +33,7 @@ from kaffee.records import versions
 
 OUTPUT = Path("results/incontext")
 HORIZONS, MEMBERS, WORST, PASSES = (1, 3, 10, 30, 90), 80, 6.0, 3
-CONDITIONS = Conditions(lengths=(128, 256, 512, 1000), horizon=100, univariate=0.15)
+CONDITIONS = Conditions(lengths=(128, 512, 1000), horizon=100, univariate=0.1)
 HIDDEN, FOLDS, UPDATES, DECAY = 12, 5, 1500, 3e-3
 
 
@@ -84,7 +84,7 @@ def collect(corpus: Path | None, count: int, seed: int) -> list[dict[str, Any]]:
             facts = {"system": int(order[number]), "kind": recording.kind, "noise": recording.noise}
             try:
                 stages = score(recording, number)
-            except KaffeeError as error:
+            except (KaffeeError, ValueError) as error:
                 stages, facts = [], {**facts, "error": str(error)}
             done.append({**facts, "shape": recording.context.shape, "stages": stages})
             file.write(json.dumps(done[-1], default=float) + "\n")

@@ -33,6 +33,7 @@ REFINED = (0.8, 1.0, 1.25)
 PROCESS_LEVELS = (0.03, 0.1, 0.3, 1.0)
 """Process noise that is tried, in standard deviations of the regression's left-out residuals."""
 LEAST_STD = 1e-4
+_BEYOND = 1.0
 
 
 class Smoothed(NamedTuple):
@@ -102,14 +103,17 @@ def smooth_context(
     arguments = [jnp.asarray(a, jnp.float32) for a in (start, x[first + 1 :], inputs[first : T - 1])]
     core = Tangents(N, lags)
     nll = np.asarray(_score(core, *arguments, jnp.asarray(process, jnp.float32), jnp.asarray(observed, jnp.float32)))
-    best = int(np.nanargmin(np.where(np.isfinite(nll), nll, np.inf)))
+    best = int(np.argmin(np.where(np.isfinite(nll), nll, np.inf)))
     shell = Shell.from_std(pad_process(process[best], core), observed[best])
     mean, variance = (np.asarray(a, np.float64) for a in _smooth(core, *arguments, shell))
     means, variances = [], []
     for r, values in enumerate(readings):
         # The rows of the first register are those of its smoothed state, oldest last.
         head, head_variance = (a[0, r].reshape(-1, N)[::-1] for a in (mean, variance))
-        means.append(np.concatenate([head, mean[1:, r, :N]])[: len(values)])
+        found = np.concatenate([head, mean[1:, r, :N]])[: len(values)]
+        # A smoother that broke down, or left the data, knows less than the estimate before it.
+        sane = np.abs(found) < np.nanmax(np.abs(values), axis=0, initial=1.0) + _BEYOND
+        means.append(np.where(sane, found, states[r]))
         variances.append(np.concatenate([head_variance, variance[1:, r, :N]])[: len(values)])
     count = np.isfinite(x[first + 1 :]).sum()
     return Smoothed(means, variances, process[best], observed[best], float(nll[best] / max(count, 1)))
