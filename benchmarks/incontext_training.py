@@ -2,8 +2,8 @@
 
     python -m benchmarks.incontext_training [--recordings 300] [--corpus FILE.npz] [--train] [--show]
 
-Every recording is read with 1, 2 and 3 passes; forecasts with every factor of the process noise are scored against the
-truth at several horizons (`results/incontext/scores.jsonl`; the same command goes on where it stopped). The network
+Every recording is read, and forecasts with every factor of the process noise are scored against the truth at several
+horizons (`results/incontext/scores.jsonl`; the same command goes on where it stopped). The network
 learns the factor with the least expected score. Systems are split: its table is of systems that it was not trained on.
 """
 
@@ -23,6 +23,7 @@ from benchmarks.draws import Conditions, Recording, draw_many
 from kaffee.data.series import Series
 from kaffee.errors import KaffeeError
 from kaffee.filtering.gated import make_gate
+from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.rollout import forecast_ensemble
 from kaffee.filtering.sweep import batch_recordings, sweep
 from kaffee.foundation import hypernetwork
@@ -32,7 +33,7 @@ from kaffee.metrics.scores import gaussian_nll
 from kaffee.records import versions
 
 OUTPUT = Path("results/incontext")
-HORIZONS, MEMBERS, WORST, PASSES = (1, 3, 10, 30, 90), 80, 6.0, 3
+HORIZONS, MEMBERS, WORST, LAST_ROWS = (1, 3, 10, 30, 90), 50, 6.0, 100
 CONDITIONS = Conditions(lengths=(128, 512, 1000), horizon=100, univariate=0.1)
 HIDDEN, FOLDS, UPDATES, DECAY = 12, 5, 1500, 3e-3
 
@@ -40,13 +41,13 @@ HIDDEN, FOLDS, UPDATES, DECAY = 12, 5, 1500, 3e-3
 def score(recording: Recording, seed: int) -> list[dict[str, Any]]:
     """Score forecasts of a recording after every pass and with every factor."""
     series, rows = Series.from_arrays(recording.context), []
-    for reading in denoise(series, ContextSettings(passes=PASSES)):
+    for reading in list(denoise(series, ContextSettings()))[-1:]:
         found = []
         for factor in FACTORS:
             model = build_model(reading, ContextSettings(process=factor))
-            x = batch_recordings(series.standardised(reading.scaler), model.dtype)
+            x = batch_recordings(series.standardised(reading.scaler), model.dtype)[-LAST_ROWS:]
             end = (np.zeros(1, int), np.array([len(x) - 1]))
-            belief = sweep(model, make_recursion(), x, gate=make_gate(), keep=None, starts=end).beliefs
+            belief = sweep(model, Recursion(), x, gate=make_gate(), keep=None, starts=end).beliefs
             drawn = forecast_ensemble(
                 model, belief, max(HORIZONS), MEMBERS, key=jax.random.key(seed), observation_noise=False
             )
@@ -59,12 +60,6 @@ def score(recording: Recording, seed: int) -> list[dict[str, Any]]:
             found.append([[float(v[h - 1]) for h in HORIZONS] for v in (nll, inside)])
         rows.append({"statistics": describe_context(reading).tolist(), "scores": found})
     return rows
-
-
-def make_recursion() -> Any:
-    from kaffee.filtering.recursion import Recursion
-
-    return Recursion()
 
 
 def collect(corpus: Path | None, count: int, seed: int) -> list[dict[str, Any]]:
@@ -92,10 +87,10 @@ def collect(corpus: Path | None, count: int, seed: int) -> list[dict[str, Any]]:
     return done
 
 
-def examples(found: list[dict[str, Any]], passes: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return statistics, mean NLL and coverage by factor, and system numbers, after so many passes (or fewer)."""
+def examples(found: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return statistics, mean NLL and coverage by factor, and system numbers."""
     kept = [each for each in found if each["stages"]]
-    stage = [each["stages"][min(passes, len(each["stages"]) - 1)] for each in kept]
+    stage = [each["stages"][-1] for each in kept]
     scores = np.array([each["scores"] for each in stage])
     return (
         np.array([each["statistics"] for each in stage]),
@@ -168,9 +163,6 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="Score nothing.")
     options = parser.parse_args()
     found = collect(options.corpus, 0 if options.show else options.recordings, options.seed)
-    for passes in range(PASSES + 1):
-        s, nll, inside, systems = examples(found, passes)
-        print(f"{passes} passes: NLL by factor {np.round(nll.mean(axis=0), 3)}")
     s, nll, inside, systems = examples(found)
     evaluate(s, nll, inside, systems)
     if options.train:

@@ -33,7 +33,7 @@ REFINED = (0.8, 1.0, 1.25)
 PROCESS_LEVELS = (0.03, 0.1, 0.3, 1.0)
 """Process noise that is tried, in standard deviations of the regression's left-out residuals."""
 LEAST_STD = 1e-4
-_BEYOND = 1.0
+_BEYOND, _ENOUGH, _AFFORDABLE = 1.0, 30, 2e10
 
 
 class Smoothed(NamedTuple):
@@ -93,9 +93,14 @@ def smooth_context(
     x = np.full((T, R, N), np.nan)
     for r, values in enumerate(readings):
         x[: len(values), r] = values
-    levels = [(q, np.full(N, s)) for q, s in product(PROCESS_LEVELS, NOISE_LEVELS)]
+    # What hardly any rows were left out of does not show how good a regression is.
+    shares = PROCESS_LEVELS if len(pairs.features) >= _ENOUGH else PROCESS_LEVELS[-1:]
+    levels = [(q, np.full(N, s)) for q, s in product(shares, NOISE_LEVELS)]
     if noise is not None:
-        levels = [(q, s * noise) for q, s in product(PROCESS_LEVELS, REFINED)]
+        levels = [(q, s * noise) for q, s in product(shares, REFINED)]
+    # Wide recordings: as many levels as there is time for.
+    most = max(3, int(_AFFORDABLE / (T * R * N**3)))
+    levels = levels[:: -(-len(levels) // most)]
     process = np.maximum([q * left_out for q, _ in levels], LEAST_STD)
     observed = np.maximum([s for _, s in levels], LEAST_STD)
     first = lags[-1]

@@ -85,13 +85,16 @@ class ContextReading:
     smoothed: Smoothed
 
 
-def read_context(series: Series, settings: ContextSettings = ContextSettings()) -> Reconstruction:
+def read_context(
+    series: Series, settings: ContextSettings = ContextSettings(), *, scaler: Scaler | None = None
+) -> Reconstruction:
     """Make a surrogate of recordings, without training.
 
     Args:
         series: In data units; several recordings and missing entries are fine.
+        scaler: The units of the model; by default those of the series.
     """
-    *_, reading = denoise(series, settings)
+    *_, reading = denoise(series, settings, scaler)
     regression = reading.regression
     model = build_model(reading, settings)
     facts = {"rows": series.num_steps, "passes": reading.passes, "lags": list(reading.lags)}
@@ -101,9 +104,9 @@ def read_context(series: Series, settings: ContextSettings = ContextSettings()) 
     )
 
 
-def denoise(series: Series, settings: ContextSettings) -> Iterator[ContextReading]:
+def denoise(series: Series, settings: ContextSettings, scaler: Scaler | None = None) -> Iterator[ContextReading]:
     """Choose delays, and denoise the context by the model that it defines; yield it as it is, then after each pass."""
-    scaler = Scaler.fit(series)
+    scaler = scaler or Scaler.fit(series)
     readings = [np.asarray(x, np.float64) for x in series.standardised(scaler).recordings]
     usable = [np.isfinite(x).all(axis=1) for x in readings]
     states = [_interpolate(x) for x in readings]
