@@ -63,7 +63,7 @@ def test_same_kind_in_same_kind_out(data):
 
 
 def test_a_certificate_needs_rows_that_were_not_read(surrogate, data):
-    with pytest.raises(ConfigError, match="held_out=0.2"):
+    with pytest.raises(ConfigError, match=r"held_out=0\.2"):
         surrogate.certify()
     held = kaffee.zero_shot(data.observations, dt=data.dt, held_out=0.2)
     assert held._parts[0].num_steps == round(0.8 * len(data.observations))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kaffee.cli._options import SYSTEM_CONTEXT
 from kaffee.cli.fit import Certify
-from kaffee.cli.zeroshot import SYSTEM_CONTEXT
 
 if TYPE_CHECKING:
     from kaffee.certification.check import Check

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kaffee.cli import _options as options
-from kaffee.cli._options import check_output, write_table
+from kaffee.cli._options import SYSTEM_CONTEXT, check_output, write_table
 from kaffee.cli.infer import DIVERGED
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-SYSTEM_CONTEXT = 2000  # rows, as in the paper
 IN_CONTEXT, DYNAMIX = "incontext", "dynamix"
 _FORECAST, _HISTORY = Path("forecast.csv"), 100
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -74,13 +74,20 @@ def assert_sane(context, low, high):
     return np.median((high - low) / naive_width(context))
 
 
+def answer(context):
+    """The forecast, or the sentence that refuses it."""
+    try:
+        return kaffee.zero_shot(context, STEPS)
+    except KaffeeError as error:
+        return str(error)
+
+
 @pytest.mark.parametrize("name", list(CONTEXTS))
 def test_a_context_is_refused_in_words_or_answered_with_wide_bands(name):
     context = CONTEXTS[name]
-    try:
-        forecast = kaffee.zero_shot(context, STEPS)
-    except KaffeeError as error:
-        assert len(str(error)) > 30
+    forecast = answer(context)
+    if isinstance(forecast, str):
+        assert len(forecast) > 30
         return
     for each, rows in zip(
         forecast if isinstance(context, list) else [forecast],
