@@ -78,8 +78,7 @@ class Surrogate:
     settings_: FitSettings | None
     fit_: Fit | None
     _data: Data | None = None
-    _parts: tuple[Series, Series | None] | None = None
-    """What the model was made of, and what was held out of it."""
+    _parts: tuple[Series, Series | None] | None = None  # what the model was made of, and what was held out
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ def _zeroshot(
     if columns is not None:
         reading["columns"] = [name.strip() for name in columns.split(",")]
     source = parse_source(data, {}, reading)
-    given = {"seed": seed, "json": json, "recording": recording}
+    given: dict[str, Any] = {"seed": seed, "json": json, "recording": recording}
     if model == IN_CONTEXT:
         levels = options.parse_levels("0.05,0.5,0.95" if quantiles is None else quantiles)
         how = {"members": members or 500, "observation_noise": observation_noise is not False}
@@ -114,8 +114,8 @@ def _zeroshot(
         series = _read(source, context, recording or 0)
         shape = {"embedding": embedding or "delay", "delay": delay, "period": period}
         assert output is not None
-        name = None if model == DYNAMIX else model
-        _continue_by_dynamix(series, output, steps or 1000, name, shape, noise is not False, bool(download), **given)
+        weights = None if model == DYNAMIX else model
+        _continue_by_dynamix(series, output, steps or 1000, weights, shape, noise is not False, bool(download), **given)
 
 
 def _read(source: Any, context: int | None, recording: int | None = None) -> "Series":

@@ -60,8 +60,8 @@ def test_columns_rows_and_recordings_are_chosen(kaffee, recording, values):
         (["-o", "recording.csv"], "would overwrite"),
     ],
 )
-def test_what_does_not_fit_is_a_clear_error(refused, kaffee, recording, arguments, message):
-    result = kaffee("zeroshot", recording, "--steps", 2, "--members", 5, *arguments)
+def test_what_does_not_fit_is_a_clear_error(kaffee, recording, arguments, message):
+    result = kaffee("zeroshot", recording, "--steps", 2, *arguments)
     assert message in str(result.exception)
 
 
