@@ -26,7 +26,6 @@ from .fitting.run import Run as Run
 from .fitting.run import load as load
 from .fitting.settings import FitSettings as FitSettings
 from .foundation.hub import from_pretrained as from_pretrained
-from .foundation.zeroshot import zero_shot as zero_shot
 from .inference.online import OnlineFilter as OnlineFilter
 from .inference.recordings import filter_recordings as filter_recordings
 from .inference.recordings import impute as impute
@@ -44,6 +43,7 @@ from .model.statespace import Shell as Shell
 from .model.statespace import StateSpaceModel as StateSpaceModel
 from .model.wrappers import as_core as as_core
 from .surrogate import Surrogate as Surrogate
+from .surrogate import zero_shot as zero_shot
 from .systems.catalogue import get_system as get_system
 from .systems.catalogue import system_names as system_names
 from .systems.simulation import simulate as simulate

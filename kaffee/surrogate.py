@@ -1,4 +1,7 @@
-"""The estimator with scikit-learn's conventions: fit, then filter, smooth, impute, forecast, simulate, score."""
+"""The estimator with scikit-learn's conventions: fit, then filter, smooth, impute, forecast, simulate, score.
+
+`zero_shot` makes one without training, of a model that reads the recording as its context.
+"""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -6,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -19,11 +22,15 @@ from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.pipeline import Fit, fit
 from kaffee.fitting.run import Run, short_recordings
 from kaffee.fitting.settings import FitSettings
+from kaffee.foundation import zeroshot
+from kaffee.foundation.incontext import ContextSettings, read_context
 from kaffee.inference.ensembles import forecast, simulate
 from kaffee.inference.matching import adopt_columns, match_series, model_columns
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings, impute, smooth
 from kaffee.inference.results import BAND, FORECAST_LEVELS, Estimates
+from kaffee.model.dynamix import DynaMix
+from kaffee.records import versions
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -32,6 +39,8 @@ if TYPE_CHECKING:
 
 _DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False}
 _FITTED = ("reconstruction_", "prior_", "settings_", "fit_")
+ZERO_SHOT = "zero_shot"
+"""The method of a model that read its data and was not trained on them."""
 
 
 class NotFittedError(KaffeeError, AttributeError):
@@ -60,7 +69,8 @@ class Surrogate:
         reconstruction_: The fitted model, for all functions of kaffee.
         prior_: The deterministic model before it; None if it was not stored.
         settings_: The settings of the fit, complete; None for a stored model that does not tell.
-        fit_: Losses, train and test part (the last 20 % of every recording are held out for checks); None after `load`.
+        fit_: Losses, train and test part (the last 20 % of every recording are held out for checks); None after `load`
+            and `zero_shot`.
     """
 
     reconstruction_: Reconstruction
@@ -68,6 +78,7 @@ class Surrogate:
     settings_: FitSettings | None
     fit_: Fit | None
     _data: Data | None = None
+    _parts: tuple[Series, Series | None] | None = None  # what the model was made of, and what was held out
 
     def __init__(
         self,
@@ -134,9 +145,7 @@ class Surrogate:
 
         from kaffee.progress import TrainingProgress
 
-        data = read_data(X, times, fitting=True)
-        if dt is not None and data.series.times is not None:
-            raise ConfigError(f"dt={dt:g} beside times, which tell it. Leave out the one or the other.")
+        data = _read_all(X, times, dt)
         settings = self._resolved_settings(data.series)
         for note in short_recordings(data.series, settings):
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -145,10 +154,8 @@ class Surrogate:
         if not self.fit_.fitted.completed:
             warnings.warn(self.fit_.fitted.report, RuntimeWarning, stacklevel=2)
         self._data, self.settings_, self.prior_ = data, settings, self.fit_.prior.reconstruction
-        model = self.fit_.fitted.reconstruction
-        # Kept with the model, so that a stored one knows its calendar, too.
-        calendar = {} if data.frequency is None else {"frequency": data.frequency}
-        self.reconstruction_ = replace(model, provenance={**model.provenance, **calendar})
+        self._parts = self.fit_.train, self.fit_.test
+        self.reconstruction_ = _with_calendar(self.fit_.fitted.reconstruction, data)
         return self
 
     def filter(
@@ -260,17 +267,30 @@ class Surrogate:
         settings: "CertificationSettings | None" = None,
         any_step: bool = False,
     ) -> "Certificate":
-        """Certify the surrogate on data that it was not fitted to, by default the part that `fit` held out."""
+        """Certify the surrogate on data that it was not fitted to, by default the part that `fit` held out.
+
+        `kaffee.zero_shot` holds out nothing unless it is told to: give new rows in X, or make it by
+        `zero_shot(X, held_out=0.2)`. Rows that the model has read would flatter it.
+        """
         from kaffee.certification.certificate import certify
 
         model = self.reconstruction_
-        if self.fit_ is None:
+        if self._parts is None:
             raise ConfigError(
                 "A certificate compares with the training data, which a stored model does not keep. Call fit(X), or "
                 "kaffee.certification.certify(surrogate.reconstruction_, train, test)."
             )
-        test = self.fit_.test if X is None else self._matched(X, times)[0].series
-        return certify(model, self.fit_.train, test, prior=self.prior_, settings=settings, any_step=any_step)
+        train, held_out = self._parts
+        test = self._held_out(held_out) if X is None else self._matched(X, times)[0].series
+        return certify(model, train, test, prior=self.prior_, settings=settings, any_step=any_step)
+
+    def _held_out(self, series: Series | None) -> Series:
+        if series is None:
+            raise ConfigError(
+                "Nothing was held out: the model has read all rows. Pass X with rows that it has not read, or hold "
+                "some out: kaffee.zero_shot(X, held_out=0.2)."
+            )
+        return series
 
     def save(self, path: str | Path) -> Path:
         """Write the model to a folder, its prior beside it; returns the folder."""
@@ -331,8 +351,8 @@ class Surrogate:
         if X is not None:
             data, model = self._matched(X, times)
             series = match_series(model, data.series)
-        elif self.fit_ is not None:
-            series, model = self.fit_.test, self.reconstruction_
+        elif self._parts is not None:
+            series, model = self._held_out(self._parts[1]), self.reconstruction_
         else:
             raise ConfigError("A stored model does not keep the data that it was fitted to. Pass X to check it on.")
         checked = residual_checks(
@@ -351,6 +371,78 @@ class Surrogate:
         model = self.reconstruction_
         data = read_data(X, times, model_columns(model), model.provenance.get("frequency"))
         return data, adopt_columns(model, data.series)
+
+
+@overload
+def zero_shot(X: DynaMix, context: Any, num_steps: int, /, **options: Any) -> zeroshot.ZeroShot: ...
+
+
+@overload
+def zero_shot(X: Any, num_steps: int | None = None, **options: Any) -> Any: ...
+
+
+def zero_shot(*arguments: Any, **options: Any) -> Any:
+    """Make a surrogate of a recording without training, in seconds; with `num_steps` return its forecast.
+
+        surrogate = kaffee.zero_shot(X)          # filter, smooth, impute, forecast, simulate, online, save
+        forecast = kaffee.zero_shot(X, 200)      # as Surrogate.forecast(200) returns it
+
+    The model is a kernel map over the rows of X that its own smoother has denoised (`kaffee.foundation.incontext`);
+    nothing is downloaded. A `DynaMix` as the first argument continues a context instead, as
+    `kaffee.foundation.zero_shot(model, context, num_steps)` does.
+
+    Args:
+        X, times, dt: As for `Surrogate.fit`: arrays, tables, labelled arrays, lists of recordings, a `kaffee.Series`.
+        num_steps: Steps after the last row of every recording.
+        held_out: Share of every recording, its last rows, that the model does not read, so that `Surrogate.certify`
+            can judge it; forecasts still go on from the last row. Nothing by default: every row makes a better model.
+        settings: How the rows are read.
+        options: Of `Surrogate.forecast`: members, quantiles, seed, observation_noise.
+    """
+    model = arguments[0] if arguments else options.get("model")
+    if isinstance(model, DynaMix) or "model" in options or len(arguments) > 2:
+        return zeroshot.zero_shot(*arguments, **options)
+    return _read_zero_shot(*arguments, **options)
+
+
+def _read_zero_shot(
+    X: Any,
+    num_steps: int | None = None,
+    *,
+    times: Any = None,
+    dt: float | None = None,
+    held_out: float = 0.0,
+    settings: ContextSettings | None = None,
+    **options: Any,
+) -> Any:
+    if options and num_steps is None:
+        raise ConfigError(f"{', '.join(options)}: of a forecast; give num_steps as well, or forecast() afterwards.")
+    if not 0.0 <= held_out < 1.0:
+        raise ConfigError(f"held_out = {held_out}: a share of the rows between 0 and 1 is needed.")
+    data = _read_all(X, times, dt)
+    read, rest = data.series.split(1.0 - held_out) if held_out else (data.series, None)
+    model = read_context(read, settings or ContextSettings())
+    origin = {"fingerprint": data.series.fingerprint, "train_fingerprint": read.fingerprint, "versions": versions()}
+    model = replace(model, provenance={**model.provenance, **origin}, dt=model.dt if dt is None else float(dt))
+    surrogate = Surrogate()
+    surrogate._data, surrogate._parts = data, (read, rest)
+    surrogate.reconstruction_ = _with_calendar(model.with_model(model.model, ZERO_SHOT), data)
+    surrogate.prior_ = surrogate.settings_ = surrogate.fit_ = None
+    return surrogate if num_steps is None else surrogate.forecast(num_steps, **options)
+
+
+def _read_all(X: Any, times: Any, dt: float | None) -> Data:
+    """Read data to make a model of."""
+    data = read_data(X, times, fitting=True)
+    if dt is not None and data.series.times is not None:
+        raise ConfigError(f"dt={dt:g} beside times, which tell it. Leave out the one or the other.")
+    return data
+
+
+def _with_calendar(model: Reconstruction, data: Data) -> Reconstruction:
+    """Keep the calendar with the model, so that a stored one knows it, too."""
+    calendar = {} if data.frequency is None else {"frequency": data.frequency}
+    return replace(model, provenance={**model.provenance, **calendar})
 
 
 def _as_given(data: Data, estimates: Estimates, quantiles: Sequence[float]) -> Any:

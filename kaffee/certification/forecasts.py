@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from kaffee.certification.analogues import forecast_analogues
 from kaffee.certification.innovations import FilterPass, Starts
 from kaffee.data.series import Series
 from kaffee.errors import DataError
@@ -189,7 +190,7 @@ class Scores:
 
     Attributes:
         horizons, times: In steps, and in units of time.
-        methods: Scores at every horizon; "surrogate" and the baselines.
+        methods: Scores at every horizon; "surrogate" and the baselines (older certificates have no "analogue").
         diverged_members: How many left the attractor before the longest horizon, of members x starts.
         over_climatology: As `skill`, against climatology alone: where forecasts know nothing any more.
     """
@@ -245,7 +246,7 @@ def block_mean(values: Entries, mask: Mask, num_blocks: int = NUM_BLOCKS) -> tup
 def score_forecasts(
     run: FilterPass, linear: FilterPass | None, train: Recordings, horizons: Sequence[int], *, members: int, seed: int
 ) -> Scores:
-    """Score surrogate, persistence, climatology and the linear model, from the same rows and on the same readings.
+    """Score surrogate, persistence, climatology, analogues and the linear model, from the same rows and readings.
 
     Every forecast enters as a normal distribution. The surrogate's is its filter's at one step, and beyond has the
     moments of an ensemble drawn from the filtered belief (a sample of K members costs about 1/K nats, 0.005 for 200).
@@ -261,6 +262,7 @@ def score_forecasts(
         SURROGATE: own,
         "persistence": _persistence(train, run.standard, starts, horizons),
         "climatology": _climatology(train, starts, horizons),
+        "analogue": _Forecast(*forecast_analogues(train, run.standard, starts, horizons)),
     }
     if linear is not None:
         forecasts["linear"] = _gaussian_forecast(linear, horizons)

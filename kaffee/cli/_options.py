@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kaffee.checkpoint.reconstruction import Reconstruction
     from kaffee.data.series import Series
 
+SYSTEM_CONTEXT = 2000  # rows that a foundation model reads of a simulated system, as in the paper
 Run = Annotated[Path, typer.Argument(help="Folder of a run, or of a model.")]
 FILES = typer.Argument(help="Files, each with one or more recordings.")
 OUTPUT = typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")

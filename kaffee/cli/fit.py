@@ -69,7 +69,9 @@ def _fit(
     set_: Set = None,
     core: Annotated[
         str | None,
-        typer.Option(help="Start from this surrogate: a model's folder, FILE.py:FUNCTION, or a foundation model."),
+        typer.Option(
+            help="Start from this surrogate: a model's folder, FILE.py:FUNCTION, a foundation model, or incontext."
+        ),
     ] = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's settings for Lorenz-96, not those that the data suggest.")

@@ -1,4 +1,4 @@
-"""Commands on foundation models: `kaffee adapt`, `kaffee zeroshot` and `kaffee models`."""
+"""Commands on foundation models: `kaffee adapt` and `kaffee models`."""
 
 import json as json_module
 import math
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli._options import check_output
+from kaffee.cli._options import SYSTEM_CONTEXT
 from kaffee.cli.fit import Certify
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-SYSTEM_CONTEXT = 2000  # rows, as in the paper
 CHECKED_ROWS = 1_000  # after the context of a simulated system, for the check
 _ENOUGH_ROWS = 10_000  # of which D_stsp is small for the truth
 
@@ -179,97 +178,7 @@ def _describe_free_run(checked: "Check", likeness: tuple[float, float] | None) -
     return f"free run of the core against {rows} true states: {beside}"
 
 
-@commands.command("zeroshot")
-def _zeroshot(
-    data: Annotated[str, typer.Argument(help="A file, or the name of a system to simulate.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File: .csv, .tsv, .npy, .npz or .parquet.")],
-    steps: Annotated[int, typer.Option(min=1, help="Steps to forecast.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the gate noise.")] = 0,
-    noise: Annotated[bool, typer.Option(help="Gate noise, which the model was trained with.")] = True,
-    model: Model = None,
-    context: Annotated[
-        int | None, typer.Option(min=3, help="Last rows to use as context; all of a file, 2000 of a system.")
-    ] = None,
-    columns: Columns = None,
-    recording: Annotated[int, typer.Option(min=0, help="Which recording of the file to continue.")] = 0,
-    embedding: Annotated[str, typer.Option(help="delay or positional: how fewer coordinates become three.")] = "delay",
-    delay: Annotated[int | None, typer.Option(help="Delay in steps; from the autocorrelation by default.")] = None,
-    period: Annotated[float | None, typer.Option(help="Period in steps, for positional.")] = None,
-    download: Download = False,
-    json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
-) -> None:
-    """Forecast a series by the pretrained DynaMix: its last rows are the context, nothing is trained.
-
-    The first row of the output is one step after the last of the file (or of 2000 simulated steps of the system).
-    """
-    import jax
-    import numpy as np
-
-    from kaffee.data.reading import read_series
-    from kaffee.data.series import Series
-    from kaffee.data.writing import write_series
-    from kaffee.errors import ConfigError, KaffeeError
-    from kaffee.filtering.rollout import DIVERGENCE_BOUND
-    from kaffee.foundation.hub import obtain
-    from kaffee.foundation.weights import DEFAULT
-    from kaffee.foundation.zeroshot import zero_shot
-    from kaffee.systems.catalogue import get_system
-    from kaffee.systems.simulation import simulate
-
-    check_output(output, [data])
-    source = _find_data(data, columns)
-    if source.system is None:
-        series = read_series(source.paths[0], **source.options)
-    else:
-        simulation = simulate(get_system(source.system), SYSTEM_CONTEXT if context is None else context)
-        series = Series.from_arrays(simulation.observations, times=simulation.times, name=source.system)
-    if recording >= series.num_recordings:
-        raise ConfigError(f"There is no recording {recording}; {series.label} has {series.num_recordings}.")
-    values = series.recordings[recording]
-    if context is not None and context > len(values):
-        raise ConfigError(f"--context {context}: the recording has {len(values)} rows only.")
-    values = values if context is None else values[-context:]
-    core = _read(obtain(model or DEFAULT, download=download)).to_core()
-    options: dict[str, Any] = {"embedding": embedding, "delay": delay, "period": period}
-    forecast = zero_shot(core, values, steps, key=jax.random.key(seed) if noise else None, **options)
-    left = forecast.diverged_at
-    if left == 1:
-        raise KaffeeError(
-            f"The forecast diverged in its first step: a state beyond {DIVERGENCE_BOUND:g} standard deviations. "
-            "Nothing was written. Are these the weights of a trained model?"
-        )
-    written = forecast.values.copy()
-    written[left - 1 if left else steps :] = np.nan
-    times = None
-    if series.times is not None and series.time_step and output.suffix.lower() != ".npy":
-        times = series.times[recording][-1] + series.time_step * np.arange(1, steps + 1)
-    write_series(Series.from_arrays(written, columns=series.columns, times=times), output)
-    facts = {
-        "output": str(output),
-        "steps": steps,
-        "coordinates": len(series.columns),
-        "context": len(values),
-        "embedding": forecast.embedding,
-        "delays": list(forecast.delays),
-        "periods": list(forecast.periods),
-        "diverged_at": left,
-        "model": core.origin,
-        "seed": seed if noise else None,
-    }
-    if json:
-        typer.echo(json_module.dumps(facts, indent=2))
-    else:
-        how = {"direct": "", "delay": f", delays {facts['delays']}", "positional": f", periods {facts['periods']}"}
-        typer.echo(
-            f"{output}: {steps} x {facts['coordinates']} from a context of {facts['context']}{how[forecast.embedding]}"
-        )
-        if left:
-            typer.echo(f"warning: the forecast diverged at step {left}; later values are missing.", err=True)
-    if left:
-        raise typer.Exit(3)
-
-
-def _read(located: "Located") -> Any:
+def read_weights(located: "Located") -> Any:
     """Read the weights of a model, and say on stderr why they may not be the published ones."""
     weights = located.read()
     if doubt := located.doubt(weights):
@@ -314,7 +223,7 @@ def _pull(
     from kaffee.foundation.weights import DEFAULT, KNOWN
 
     located, release = bring(name or DEFAULT, source=source, force=force), KNOWN[name or DEFAULT]
-    typer.echo(f"{located.weights}: sha256 {_read(located).sha256[:12]}")
+    typer.echo(f"{located.weights}: sha256 {read_weights(located).sha256[:12]}")
     typer.echo(f"{release.licence}: {release.attribution}")
 
 
@@ -331,7 +240,7 @@ def _show(
     from kaffee.tables import Table
 
     located = locate(name or DEFAULT)
-    weights = _read(located)
+    weights = read_weights(located)
     gate = {key.removeprefix("gating_network."): value for key, value in weights.tensors.items()}
     facts: dict[str, Any] = {
         **jsonable(weights.architecture),

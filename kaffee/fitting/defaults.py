@@ -15,13 +15,15 @@ from kaffee.data.validation import check_observed
 from kaffee.errors import ConfigError, DataError, unknown
 from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import merge, nested, update
-from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, FitSettings
+from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, IN_CONTEXT, FitSettings
 from kaffee.training.selection import hold_back
 
 # Latents for two lags of many coordinates; and coordinates beyond which an AL-RNN takes hours.
 MOST_LAGGED, MOST_COORDINATES = 160, 40
 # Floating-point operations of a stage: some minutes on two cores. Products of vectors are ten times as slow.
 AFFORDABLE, LEAST_UPDATES = 4e12, 100
+# Updates of a model in context, and steps of their windows: it begins where others end.
+CONTEXT_UPDATES, CONTEXT_SCORED = 100, 32
 PRESETS = ("quick", "paper")
 """Other defaults than those that the data suggest: a tenth of the training for a first look; the paper's."""
 _SHORTEST_WINDOW = 8  # steps without which a window has nothing to learn dynamics from
@@ -71,7 +73,7 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
         if N > MOST_COORDINATES and settings.core.latent_dim is None:
             rung, why = "linear", f"{N} coordinates: an AL-RNN takes hours; rung=auto tries it"
     # A fifth of the rows is held back for choosing; their recordings are shorter.
-    part = train if rung == "scratch" else hold_back(train).part
+    part = hold_back(train).part if rung != "scratch" or settings.core.start == IN_CONTEXT else train
     longest, rows = max(part.lengths), part.num_steps
     if rung == "auto" and longest < 2 * _SHORTEST_WINDOW:
         rung, why = "linear", f"{longest} rows are too few for windows of an AL-RNN"
@@ -111,9 +113,29 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
     if settings.core.start is not None:
         suggested = [each for each in suggested if not each.key.startswith("pretraining.schedule")]
         suggested.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))
+        if settings.core.start == IN_CONTEXT:
+            suggested = _adapt_gently(suggested, preset)
     elif settings.core.latent_dim is None:
         suggested.insert(0, Suggested("core.latent_dim", M, f"{N} coordinates, their lags, and gates"))
     return suggested
+
+
+def _adapt_gently(suggested: list[Suggested], preset: str | None) -> list[Suggested]:
+    """Take few and small updates: the map is that of a regression already, the shell that of a likelihood."""
+    updates, scored = (CONTEXT_UPDATES // (10 if preset == "quick" else 1), CONTEXT_SCORED)
+    own = {
+        "adaptation.scored": min(scored, next(each.value for each in suggested if each.key == "adaptation.scored")),
+        "adaptation.schedule.num_updates": updates,
+        "adaptation.schedule.report_every": max(updates // 10, 1),
+        "adaptation.optimiser.learning_rate": 2e-5,
+        "adaptation.optimiser.final_learning_rate": 2e-6,
+        "adaptation.optimiser.shell_learning_rate": 2e-2,
+        "adaptation.calibration": min(50, updates),
+        "adaptation.guard": max(updates // 2, 1),
+    }
+    why = "few: the model in context begins where others end"
+    others = [each for each in suggested if each.key not in own]
+    return [*others, *(Suggested(key, value, why) for key, value in own.items())]
 
 
 def suggest_latent_dim(num_observed: int, settings: FitSettings) -> int:

@@ -1,6 +1,7 @@
 """The model that training starts from: a fresh core, or an existing deterministic surrogate (`kaffee fit --core`).
 
-Existing ones: the folder of a kaffee model or run; `FILE.py:NAME`, which builds a core; a foundation model's name.
+Existing ones: the folder of a kaffee model or run; `FILE.py:NAME`, which builds a core; a foundation model's name;
+"incontext", which reads the training rows.
 """
 
 import runpy
@@ -19,9 +20,10 @@ from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.validation import check_observed
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
-from kaffee.fitting.settings import FitSettings, FoundationSettings
+from kaffee.fitting.settings import IN_CONTEXT, FitSettings, FoundationSettings
 from kaffee.foundation.context import condition
 from kaffee.foundation.hub import from_pretrained
+from kaffee.foundation.incontext import read_context
 from kaffee.inference.matching import match_series
 from kaffee.model.core import Core
 from kaffee.model.statespace import StateSpaceModel
@@ -56,6 +58,9 @@ def find_start(settings: FitSettings, series: Series) -> _Start:
     if start is None:
         scaler = Scaler.fit(train)
         model = StateSpaceModel.create(settings.core.create(N, key=keys["core"]), N, key=keys["embedding"])
+    elif start == IN_CONTEXT:
+        read = read_context(train)
+        model, scaler = read.model, read.scaler
     elif is_own(start):
         core = _build_own_core(start, N)
         if core.latent_dim < N:

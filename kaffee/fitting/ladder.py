@@ -1,4 +1,7 @@
-"""The ladder of models: a linear state space, then an AL-RNN that starts from it; held-back rows choose."""
+"""The ladder of models: a linear state space, then an AL-RNN that starts from it; held-back rows choose.
+
+They choose as well between a model that has read the rows in context and what training has made of it.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +85,36 @@ def choose(climbing: Climbing, trained: StateSpaceModel) -> tuple[StateSpaceMode
     return calibrated if better else linear.model, rungs
 
 
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A model that has read the training rows but for those held back, and the judge by these."""
+
+    judge: Judge
+    part: StateSpaceModel
+
+
+def choose_adapted(reading: Reading, trained: StateSpaceModel) -> tuple[StateSpaceModel | None, dict[str, Any]]:
+    """Choose between a model in context and what training has made of it, both calibrated on the held-back rows.
+
+    Returns the calibrated model, None if it is not better by more than one standard error, and the table of rungs.
+    """
+    judge = reading.judge
+    (plain, _), (calibrated, scales) = judge.calibrate(reading.part), judge.calibrate(trained)
+    before, after = judge.score(plain), judge.score(calibrated)
+    gain, error = after.gain_over(before)
+    better = gain > max(error, 1.0 / max(judge.num_independent, 1.0))
+    rungs = {
+        "chosen": "adapted" if better else "incontext",
+        "gain": gain,
+        "error": error,
+        "horizons": judge.horizons,
+        "scales": scales,
+        "incontext": _describe(before, plain, None),
+        "adapted": _describe(after, calibrated, None),
+    }
+    return calibrated if better else None, rungs
+
+
 def _describe(scored: Scored, model: StateSpaceModel, look: Any) -> dict[str, Any]:
     free = {} if look is None else {"lost": look.lost, "d_stsp": look.distance, "d_stsp_noisy": look.noisy}
     with np.errstate(all="ignore"):
@@ -104,7 +137,7 @@ def score_rung(rungs: dict[str, Any]) -> float:
     """
     own = np.array(rungs[rungs["chosen"]]["nll"], float)
     # Of forecasts that fail no number is stored; horizons at which nothing was read have none in the linear model too.
-    read = ~np.isnan(np.array(rungs["linear"]["nll"], float))
+    read = ~np.isnan(np.array(rungs["linear" if "linear" in rungs else "incontext"]["nll"], float))
     weights = np.array(WEIGHTS[: len(own)])[read]
     value = float(weights @ own[read] / weights.sum()) if read.any() else 0.0
     return value if np.isfinite(value) else np.inf
@@ -112,6 +145,15 @@ def score_rung(rungs: dict[str, Any]) -> float:
 
 def describe_rungs(rungs: dict[str, Any]) -> str:
     """Say which rung won, and by how much."""
+    if "incontext" in rungs:
+        kept = rungs["chosen"] == "adapted"
+        words = "The adapted model is kept: " if kept else "The model in context is kept as it is: adapted it is "
+        if rungs["gain"] is None:
+            return f"{words}not both can forecast the held-back rows." if kept else f"{words}no forecast at all."
+        sign = f"{abs(rungs['gain']):.3f} ± {rungs['error']:.3f} nats per reading"
+        than = " than the one in context" if kept else ""
+        by = f"{sign} {'better' if rungs['gain'] > 0 else 'worse'}{than} on held-back rows"
+        return f"{words}{'it is ' * kept}{by}."
     if "gain" not in rungs:
         return f"A linear model was asked for ({rungs['structure']})."
     if rungs["gain"] is None:  # one of them cannot be scored

@@ -19,16 +19,17 @@ from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.initial_core import find_start
-from kaffee.fitting.ladder import Climbing, choose, keep_linear, prepare
-from kaffee.fitting.settings import FitSettings, ShellSettings
+from kaffee.fitting.ladder import Climbing, Reading, choose, choose_adapted, keep_linear, prepare
+from kaffee.fitting.settings import IN_CONTEXT, FitSettings, ShellSettings
 from kaffee.foundation import context as contexts
+from kaffee.foundation.incontext import read_context
 from kaffee.foundation.weights import licence_terms
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import jsonable, versions
 from kaffee.training.adaptation import Adaptation, adapt, build_guard
 from kaffee.training.loop import Schedule, Trained, Watcher
 from kaffee.training.pretraining import Pretraining, initialise_shell, pretrain
-from kaffee.training.selection import hold_back
+from kaffee.training.selection import HeldBack, Judge, hold_back
 from kaffee.training.update import TrainState, initial_state
 
 UNTRAINED = Pretraining(window=1, schedule=Schedule(num_updates=0))
@@ -134,7 +135,8 @@ def adapt_prior(
     *,
     seed: int,
     context: Float[np.ndarray, "T N"] | None = None,
-    climbing: Climbing | None = None,
+    climbing: Climbing | Reading | None = None,
+    unadapted: Reconstruction | None = None,
     store: StageStore | None = None,
     watcher: _Watching = None,
     **options: Any,
@@ -143,7 +145,9 @@ def adapt_prior(
 
     Args:
         context: Standardised rows that a foundation model reads when it is adapted; None: it has read all.
-        climbing: The linear model and the held-back rows that choose between it and the trained one.
+        climbing: The linear model, or that in context, and the held-back rows that choose between it and the trained
+            one.
+        unadapted: What is kept if the model in context is chosen.
         options: For `kaffee.adapt`.
     """
     chosen, start = get_method(method), prior.model
@@ -153,8 +157,12 @@ def adapt_prior(
         model = trained.model if context is None else contexts.read_all(trained.model, context)
         if climbing is None:
             return prior.with_model(model, method)
-        model, rungs = choose(climbing, model)
-        made = prior.with_model(model, method)
+        if isinstance(climbing, Reading):
+            better, rungs = choose_adapted(climbing, model)
+            made = prior.with_model(better, method) if better is not None else unadapted or prior
+        else:
+            model, rungs = choose(climbing, model)
+            made = prior.with_model(model, method)
         return replace(made, provenance={**made.provenance, "rungs": jsonable(rungs)})
 
     return _run_stage(
@@ -247,6 +255,8 @@ def fit(
             **licence_terms(start.model.core),
         },
     )
+    if settings.core.start == IN_CONTEXT:
+        return _fit_in_context(blank, train, test, settings, store or StageStore(), watch)
     seed, rows, climbing, linear = settings.seed, start.rows, None, None
     if held is not None:
         store = store or StageStore()
@@ -288,6 +298,43 @@ def fit(
         watcher=partial(watch, f"Adaptation ({settings.method})", adaptation.schedule.num_updates),
     )
     return Fit(prior, fitted, train, test, settings, linear)
+
+
+def _fit_in_context(
+    blank: Reconstruction,
+    train: Series,
+    test: Series,
+    settings: FitSettings,
+    store: StageStore,
+    watch: Callable[[str, int], Watcher],
+) -> Fit:
+    """Adapt a model that has read the training rows, `blank`, and keep the result where it forecasts better.
+
+    What a model has read it predicts better than what comes after. One that has not read the rows held back is
+    adapted, and these rows judge it; if they prefer it unadapted, the model that has read all rows is kept.
+    """
+    method, adaptation = settings.method, settings.adaptation
+    prior = store.finished("prior")
+    if prior is None:
+        report = f"{train.num_steps} rows were read in context"
+        prior = _keep(store, "prior", blank.with_model(blank.model, "prior"), report)
+    fitted = store.finished(method)
+    if fitted is None:
+        held = hold_back(train)
+        read = read_context(held.part)
+        part, blocks = (series.standardised(read.scaler) for series in (held.part, held.blocks))
+        fitted = adapt_prior(
+            replace(blank, model=read.model, scaler=read.scaler),
+            part,
+            method,
+            adaptation,
+            seed=settings.seed,
+            climbing=Reading(Judge(HeldBack(part, blocks, held.leads)), read.model),
+            unadapted=blank.with_model(blank.model, method),
+            store=store,
+            watcher=partial(watch, f"Adaptation ({method})", adaptation.schedule.num_updates),
+        )
+    return Fit(prior, fitted, train, test, settings)
 
 
 def adapt_foundation_model(

@@ -17,6 +17,8 @@ from kaffee.training.loop import Schedule
 from kaffee.training.pretraining import Pretraining, ResidualKind
 
 RUNGS = ("auto", "linear", "alrnn", "scratch")
+IN_CONTEXT = "incontext"
+"""The start of a fit that reads the training rows in context (`kaffee.foundation.incontext`) and adapts the result."""
 _CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
 
 # Coordinates up to which each gets five latents; of more, most latents are lags and these are gates.
@@ -38,8 +40,9 @@ class CoreSettings:
             cores: N, the observed state itself).
         num_gates: P of an AL-RNN; None: half of the latent coordinates.
         hidden_dim, depth, degree: Of an MLP; of a polynomial.
-        start: An existing surrogate to start from instead: the folder of a kaffee model or run, FILE.py:FUNCTION, or a
-            foundation model (see `kaffee.fitting.initial_core`); the other settings of the core are then ignored.
+        start: An existing surrogate to start from instead: the folder of a kaffee model or run, FILE.py:FUNCTION, a
+            foundation model, or "incontext" (see `kaffee.fitting.initial_core`); the other settings of the core are
+            then ignored.
     """
 
     type: _CoreName = "alrnn"

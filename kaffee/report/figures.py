@@ -34,6 +34,7 @@ _LOOKS = {
     "persistence": (GREY, "dash"),
     "climatology": (GREY, "dot"),
     "linear": ("prior", "dashdot"),
+    "analogue": (GREY, "longdash"),
 }
 _BLUE: dict[str, Any] = {"color": COLOURS["kaffee"], "dash": "solid"}
 _HEIGHT = 400

@@ -10,6 +10,8 @@ from kaffee.certification.certificate import Certificate, Losses, Withheld
 from kaffee.report.figures import find_limits
 from kaffee.report.style import COLOURS, figure_style
 
+_MOST_PANELS = 6
+
 
 def draw_stills(certificate: Certificate) -> dict[str, Figure]:
     """Draw what a certificate holds, by the name of the file."""
@@ -66,6 +68,32 @@ def _draw_withheld(withheld: Withheld) -> Figure:
     axis.set(xlim=(times[0], times[-1]), ylim=find_limits(withheld.observed, 0.4), xlabel="time")
     axis.set_ylabel(withheld.column, parse_math=False)
     axis.legend(ncols=5, loc="lower left", bbox_to_anchor=(0, 1.0), handlelength=1.4, columnspacing=1.2)
+    return figure
+
+
+def draw_forecast(
+    times: Float[np.ndarray, " H"],
+    quantiles: Mapping[float, Float[np.ndarray, "H N"]],
+    columns: Sequence[str],
+    *,
+    history_times: Float[np.ndarray, " P"],
+    history: Float[np.ndarray, "P N"],
+) -> Figure:
+    """Draw readings and nested bands of what is forecast, of the first coordinates; the median is a line."""
+    shown = columns[:_MOST_PANELS]
+    with figure_style():
+        figure = Figure(figsize=(7.2, 1.0 + 1.5 * len(shown)))
+        axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+        for j, (axis, column) in enumerate(zip(axes, shown, strict=True)):
+            for low in sorted(level for level in quantiles if level < 0.5):
+                edges = quantiles[low][:, j], quantiles[round(1 - low, 6)][:, j]
+                name = f"{100 * (1 - 2 * low):.0f} % band"
+                axis.fill_between(times, *edges, color=COLOURS["kaffee"], alpha=0.25, linewidth=0, label=name)
+            axis.plot(times, quantiles[0.5][:, j], color=COLOURS["kaffee"], label="median")
+            axis.plot(history_times, history[:, j], color="0.4", label="readings")
+            axis.set_ylabel(column, parse_math=False)
+        axes[-1].set_xlabel("time")
+        axes[0].legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), handlelength=1.4, columnspacing=1.2)
     return figure
 
 

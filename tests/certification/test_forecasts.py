@@ -72,7 +72,7 @@ def test_ensembles_have_the_moments_of_the_exact_forecast():
 
 
 def test_everyone_is_scored_on_the_same_entries(scores):
-    assert set(scores.methods) == {"surrogate", "persistence", "climatology", "linear"}
+    assert set(scores.methods) == {"surrogate", "persistence", "climatology", "analogue", "linear"}
     counts = {name: [s.num_entries for s in found] for name, found in scores.methods.items()}
     assert counts["surrogate"] == counts["persistence"] == counts["climatology"] == counts["linear"]
     assert scores.times == (0.5, 2.0)
@@ -95,7 +95,10 @@ def test_skill_is_significant_where_it_should_be():
     train = train_series().standardised(SCALER).recordings
     alone = score_forecasts(passed(), None, train, HORIZONS, members=200, seed=0)
     assert _judge_skill(alone).status == "pass"
-    assert alone.skill[0].gain > 5 * alone.skill[0].error > 0
+    assert alone.over_climatology[0].gain > 5 * alone.over_climatology[0].error > 0
+    # Analogues know a linear system nearly as well as its own filter, which sees through the noise.
+    assert alone.skill[0].baseline == "analogue"
+    assert alone.skill[0].gain > 2 * alone.skill[0].error > 0
     worse = score_forecasts(passed(wrong_dynamics), passed(), train, HORIZONS, members=200, seed=0)
     assert _judge_skill(worse).status == "fail"
     assert worse.skill[0].gain < -5 * worse.skill[0].error

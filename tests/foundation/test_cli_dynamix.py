@@ -176,7 +176,7 @@ def test_what_cannot_be_forecast_is_a_clear_error(folder, arguments, message):
 
 def test_without_weights_the_command_says_how_to_get_them():
     write_series(WAVES, "waves.csv")
-    assert "kaffee models pull" in refused("zeroshot", "waves.csv", "-o", "x.csv")
+    assert "kaffee models pull" in refused("zeroshot", "waves.csv", "-o", "x.csv", "--model", "dynamix")
 
 
 # --- adapt ---
@@ -324,7 +324,7 @@ def test_weights_are_fetched_if_asked(home, monkeypatch, command):
         raise CheckpointError("no network in this test")
 
     monkeypatch.setattr("kaffee.foundation.hub.pull", pull)
-    call = (command, write_waves(home), "-o", "out.csv")
+    call = (command, write_waves(home), "-o", "out.csv", "--model", DEFAULT)
     assert "are not on this machine" in refused(*call)
     assert "no network in this test" in refused(*call, "--download")
     assert asked == [DEFAULT]
