@@ -39,7 +39,7 @@ from kaffee.errors import KaffeeError
 from kaffee.fitting.config import merge, parse_override
 from kaffee.foundation.incontext import ContextSettings, read_context
 from kaffee.inference.ensembles import forecast
-from kaffee.records import jsonable, machine, versions, write_json
+from kaffee.records import jsonable, machine, read_json, versions, write_json
 
 BENCH = Path(__file__).parent.parent.parent / "shared" / "bench"
 DYSTS, UNIVARIATE = BENCH / "dysts_zero_shot_dev.npz", BENCH / "dysts_univariate_dev.npz"
@@ -138,7 +138,7 @@ def measure_system(path: Path, name: str, percent: int, rows: int, starts: int, 
         for method, call in methods.items():
             scores[method].append(score(call, noisy, truth, std))
     found = {method: summarise(each) for method, each in scores.items()}
-    return {"coordinates": contexts.shape[2], "starts": len(contexts), "methods": found}
+    return {"coordinates": contexts.shape[2], "methods": found}
 
 
 def measure_series(path: Path, name: str, methods: dict[str, Method]) -> dict[str, Any]:
@@ -212,7 +212,8 @@ def dysts_jobs(given: argparse.Namespace, arm: str, method: Method | None) -> It
                     return found
 
                 file = given.output / given.data.stem / f"{name}-{percent}-{rows}-{arm}.json"
-                yield Job(file, {"system": name, "noise": percent, "rows": rows, "arm": arm}, measure)
+                about = {"system": name, "noise": percent, "rows": rows, "starts": given.starts}
+                yield Job(file, about, measure)
 
 
 def univariate_jobs(given: argparse.Namespace, arm: str, method: Method | None) -> Iterator[Job]:
@@ -226,7 +227,7 @@ def univariate_jobs(given: argparse.Namespace, arm: str, method: Method | None) 
             return found | ({"published": published} if method is None else {})
 
         file = given.output / given.univariate_data.stem / f"{name}-{arm}.json"
-        yield Job(file, {"system": name, "arm": arm}, measure)
+        yield Job(file, {"system": name}, measure)
 
 
 def free_jobs(given: argparse.Namespace, arm: str, method: ContextSettings | None) -> Iterator[Job]:
@@ -237,11 +238,20 @@ def free_jobs(given: argparse.Namespace, arm: str, method: ContextSettings | Non
             size = zeroshot_free.Size(starts=given.starts, steps=given.steps)
             return zeroshot_free.measure(name, arm, method, size, SEED)
 
-        yield Job(given.output / FREE / f"{name}-{arm}.json", {"system": name, "arm": arm}, measure)
+        about = {"system": name, "starts": given.starts, "steps": given.steps}
+        yield Job(given.output / FREE / f"{name}-{arm}.json", about, measure)
 
 
-def work(jobs: list[Job], console: Console) -> None:
-    """Write the files that are not there yet."""
+def work(every: Iterator[Job], same: dict[str, Any], console: Console) -> None:
+    """Write the files that are not there yet; those of other settings are neither kept nor replaced silently."""
+    jobs = [job._replace(about={**job.about, **same}) for job in every]
+    for job in (job for job in jobs if job.path.exists()):
+        stored = read_json(job.path, "result")
+        differs = [key for key, value in job.about.items() if stored.get(key) != jsonable(value)]
+        if differs:
+            raise SystemExit(
+                f"{job.path} has other {' and '.join(differs)}. Take the same, or another --arm or --output."
+            )
     todo = [job for job in jobs if not job.path.exists()]
     for i, job in enumerate(todo, 1):
         if job.path.exists():
@@ -295,13 +305,14 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         for arm, chosen in [] if given.show else arms:
             method = None if chosen is None else in_context(chosen)
+            same = {"arm": arm, "settings": {} if chosen is None else overrides}
             if given.dysts:
-                work(list(dysts_jobs(given, arm, method)), console)
+                work(dysts_jobs(given, arm, method), same, console)
             if given.free:
-                work(list(free_jobs(given, arm, chosen)), console)
+                work(free_jobs(given, arm, chosen), same, console)
             if given.univariate:
                 with compiling():
-                    work(list(univariate_jobs(given, arm, method)), console)
+                    work(univariate_jobs(given, arm, method), same, console)
     except Unavailable as reason:
         raise SystemExit(str(reason)) from None
     if given.speed and not given.show:

@@ -114,4 +114,4 @@ def measure(name: str, arm: str, settings: ContextSettings | None, size: Size, s
         for method, paths in (("context repeat", [repeated]), ("truth", problem.others)):
             found = problem.target.measure(paths)
             methods[method] = {key: float(np.median([getattr(d, key) for d in found])) for key in ("d_stsp", "d_h")}
-    return {"starts": size.starts, "steps": size.steps, "kept": len(problem.target.rows), "methods": methods}
+    return {"kept": len(problem.target.rows), "methods": methods}
