@@ -5,6 +5,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+ZEROSHOT = {
+    "zeroshot_filter": "One filter step with a context in the model",
+    "zeroshot_forecast": "An ensemble forecast with a context in the model",
+    "zeroshot_first": "Context to first forecast, warm",
+}
+
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "-"
@@ -58,6 +64,18 @@ def print_report(results: dict[str, Any], console: Console | None = None) -> Non
         console.print(_timed("One step of DynaMix's free run", results["dynamix_rollout_detail"]))
     if "dynamix_update" in results:
         console.print(_timed("One in-context update of DynaMix", results["dynamix_update_detail"]))
+    for name, title in ZEROSHOT.items():
+        if name in results:
+            console.print(_timed(title, results[f"{name}_detail"]))
+    if "zeroshot_first" in results:
+        rows = [
+            [f"{rows}, {how}", *(_number(found[how][name]) for name in found[how])]
+            for rows, found in results["zeroshot_first"].items()
+            for how in ("warm", "cold")
+            if how in found
+        ]
+        columns = ["rows", *next(iter(results["zeroshot_first"].values()))["warm"]]
+        console.print(_table("Context to first forecast, seconds", columns, rows))
     if "scaling" in results:
         rows = [
             [M, *(_number(results["scaling_detail"][M].get(key)) for key in ("median", "added_mb", "xla_temporary_mb"))]

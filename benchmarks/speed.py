@@ -18,6 +18,9 @@ SECTIONS = (
     "rollouts",
     "dynamix_rollout",
     "dynamix_update",
+    "zeroshot_filter",
+    "zeroshot_forecast",
+    "zeroshot_first",
     "scaling",
     "memory",
 )
@@ -72,6 +75,15 @@ def run_section(name: str, *, quick: bool, repeats: int, seed: int) -> dict[str,
 
         run = dynamix.measure_rollout if name == "dynamix_rollout" else dynamix.measure_update
         return run(dynamix.QUICK if quick else dynamix.Size(), repeats, seed)
+    if name.startswith("zeroshot"):
+        from benchmarks import zeroshot_speed
+
+        measured = {
+            "zeroshot_filter": zeroshot_speed.measure_filter,
+            "zeroshot_forecast": zeroshot_speed.measure_forecast,
+            "zeroshot_first": zeroshot_speed.measure_first,
+        }
+        return measured[name](zeroshot_speed.QUICK if quick else zeroshot_speed.Size(), max(repeats // 2, 2), seed)
     from benchmarks import scaling
 
     if name == "scaling":
@@ -101,6 +113,8 @@ def measure(
             "problem": "AL-RNN, M=100, N=20, 50 straight-through gates, 16 windows of 40 scored steps of Lorenz-96",
             "problem_dynamix": "DynaMix of random weights, M=30, N=3, E=10, P=2, 2000 frames of Lorenz-63; seconds per "
             "step of a free run, and per update on 16 windows of 128 scored steps and 8 of burn-in",
+            "problem_zeroshot": "contexts of Lorenz-63 with 10 % noise: a filter step and 300 steps of 100 members "
+            "with 2000 rows; context to a first forecast of 30 steps, cold in a fresh process after its imports",
         },
         "ratios": {},
     }
