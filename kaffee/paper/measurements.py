@@ -28,9 +28,10 @@ from kaffee.filtering.likelihood import Method, get_method
 from kaffee.filtering.rollout import free_run
 from kaffee.filtering.sweep import run_filter
 from kaffee.fitting.pipeline import Stage, adapt_prior
-from kaffee.fitting.settings import FoundationSettings
+from kaffee.fitting.settings import IN_CONTEXT, FoundationSettings
 from kaffee.foundation.context import condition, lyapunov_window
 from kaffee.foundation.hub import from_pretrained
+from kaffee.foundation.incontext import read_context
 from kaffee.metrics.lyapunov import lyapunov_spectrum
 from kaffee.metrics.scores import correlate_growths, oracle_log_growth
 from kaffee.model.core import Core
@@ -205,6 +206,14 @@ def train_in_context(settings: CellSettings, method: str, seed: int) -> tuple[Re
     assert foundation is not None
     reference = reference_for(replace(settings.data, seed=seed), settings.protocol, "observations")
     system, observations = reference.system, reference.train.recordings[0]
+    if foundation.model == IN_CONTEXT:
+        read = read_context(reference.train, scaler=reference.scaler)
+        # Its shell comes with it: without updates the row is the surrogate as it was read.
+        adaptation = replace(settings.adaptation, scored=lyapunov_window(system.lambda_1, system.dt))
+        if not adaptation.schedule.num_updates:
+            return reference, read.model, None
+        trained = adapt_prior(read, reference.standard_train, method, adaptation, seed=seed)
+        return reference, trained.model, trained
     zero_shot, context = condition(
         _pretrained(foundation),
         observations,
@@ -237,12 +246,14 @@ def _measure_in_context(store: ResultStore, cell: Cell) -> _Measurement:
     settings, method, start = store.settings(cell), store.row(cell).method, time.perf_counter()
     reference, model, trained = train_in_context(settings, method, cell.seed)
     training, base, known = {}, None, None
-    if trained is not None:
+    if method != "prior":
         prior_cell = store.find_prior(cell)
         assert prior_cell is not None
         base = _base_fidelity(store.prior_store.read(prior_cell))
+    if trained is not None:
         training = training_record(trained, time.perf_counter() - start)
-        known = None if get_method(method).train_core else base
+        own = settings.foundation is not None and settings.foundation.model == IN_CONTEXT
+        known = None if get_method(method).train_core or own else base
     trained_at = time.perf_counter()
     protocol = settings.protocol
     card = evaluate_in_context(model, reference, method=method, protocol=protocol, base=base, core_fidelity=known)
