@@ -31,6 +31,8 @@ MOST_STATES = 500
 """States of the context that free runs start from."""
 RADIUS = 0.3
 """How far from the nearest row of the context the map is taken as it is, in root mean square distances of rows."""
+NOISY_CENTRES = 400
+"""Kernels that a map with noise needs at most: noise hides what more of them could tell."""
 NEIGHBOURS = 12
 """Rows over which the size of errors is averaged."""
 
@@ -45,7 +47,7 @@ class ContextSettings:
         kernels, lengths, block: Of the regression, see `regress`.
         firmness: Factor of the ridge that left-out rows choose.
         process, observation: Factors of the standard deviations of the noise.
-        max_centres: Rows of the context that have a kernel.
+        max_centres: Rows of a context without noise that have a kernel; with noise `NOISY_CENTRES` are enough.
     """
 
     lags: tuple[int, ...] | None = None
@@ -113,17 +115,25 @@ def denoise(series: Series, settings: ContextSettings, scaler: Scaler | None = N
     lags = settings.lags or choose_lags(states, block=settings.block)
     noise: Float[np.ndarray, " N"] | None = None
     for number in range(settings.passes + 1):
-        pairs, regression = _learn(states, usable, lags, settings)
+        pairs, regression = _learn(states, usable, lags, settings, NOISY_CENTRES)
         if number < 2 or number < settings.passes:
             smoothed = smooth_context(readings, states, lags, regression, pairs, noise)
+        clean = smoothed.observation_std.max() < CLEAN and all(map(np.all, usable))
+        if clean and len(pairs.features) > NOISY_CENTRES:
+            pairs, regression = _learn(states, usable, lags, settings, settings.max_centres)
+            smoothed = smooth_context(readings, states, lags, regression, pairs, noise)
         yield ContextReading(scaler, lags, number, states, pairs, regression, smoothed)
-        if smoothed.observation_std.max() < CLEAN and all(map(np.all, usable)):
+        if clean:
             return
         states, noise = smoothed.mean, smoothed.observation_std
 
 
 def _learn(
-    states: list[np.ndarray], usable: list[Bool[np.ndarray, " T"]], lags: tuple[int, ...], settings: ContextSettings
+    states: list[np.ndarray],
+    usable: list[Bool[np.ndarray, " T"]],
+    lags: tuple[int, ...],
+    settings: ContextSettings,
+    most: int,
 ) -> tuple[Pairs, KernelRegression]:
     pairs = make_pairs(states, lags, usable)
     if len(pairs.features) < FEWEST_PAIRS:
@@ -132,7 +142,7 @@ def _learn(
             "needed to continue it. Give more rows, or rows with fewer gaps."
         )
     how: dict[str, Any] = {name: getattr(settings, name) for name in ("kernels", "lengths", "block", "firmness")}
-    return pairs, regress(pairs.features, pairs.targets, max_centres=settings.max_centres, **how)
+    return pairs, regress(pairs.features, pairs.targets, max_centres=min(most, settings.max_centres), **how)
 
 
 def _interpolate(x: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:
