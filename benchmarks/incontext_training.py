@@ -1,14 +1,20 @@
-"""Train the network of the in-context core on recordings of discovered systems.
+"""Would a small trained network set the in-context core's noise better than a constant? Measured, and answered: no.
 
-    python -m benchmarks.incontext_training [--recordings 300] [--corpus FILE.npz] [--train] [--show]
+    python -m benchmarks.incontext_training [--recordings 200] [--corpus FILE.npz] [--show]
+
+    factor of the process noise = exp(sum_i p_i log f_i),    p = softmax(W_2 tanh(W_1 s + b_1) + b_2)
+
+s are standardised statistics of a context as it was read.
 
 Every recording is read, and forecasts with every factor of the process noise are scored against the truth at several
 horizons (`results/incontext/scores.jsonl`; the same command goes on where it stopped). The network
 learns the factor with the least expected score. Systems are split: its table is of systems that it was not trained on.
+The package ships the constant that follows from the same table (`ContextSettings.process`).
 """
 
 import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from safetensors.numpy import save_file
+from jaxtyping import Float
 
 from benchmarks.corpus import generate
 from benchmarks.draws import Conditions, Recording, draw_many
@@ -26,16 +32,55 @@ from kaffee.filtering.gated import make_gate
 from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.rollout import forecast_ensemble
 from kaffee.filtering.sweep import batch_recordings, sweep
-from kaffee.foundation import hypernetwork
-from kaffee.foundation.hypernetwork import FACTORS, Hypernetwork, describe_context
-from kaffee.foundation.incontext import ContextSettings, build_model, denoise
+from kaffee.foundation.embedding import forget_time
+from kaffee.foundation.incontext import ContextReading, ContextSettings, build_model, denoise
 from kaffee.metrics.scores import gaussian_nll
-from kaffee.records import versions
 
+FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)
 OUTPUT = Path("results/incontext")
 HORIZONS, MEMBERS, WORST, LAST_ROWS = (1, 3, 10, 30, 90), 50, 6.0, 100
 CONDITIONS = Conditions(lengths=(128, 512, 1000), horizon=100, univariate=0.1)
 HIDDEN, FOLDS, UPDATES, DECAY = 12, 5, 1500, 3e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Hypernetwork:
+    """Weights of the network, and the moments that standardise its input."""
+
+    mean: Float[np.ndarray, " S"]
+    scale: Float[np.ndarray, " S"]
+    hidden_weight: Float[np.ndarray, "H S"]
+    hidden_bias: Float[np.ndarray, " H"]
+    output_weight: Float[np.ndarray, "F H"]
+    output_bias: Float[np.ndarray, " F"]
+
+    def __call__(self, statistics: Float[np.ndarray, " S"]) -> float:
+        """Compute the factor of the process noise; statistics beyond those of the corpus count as its limits."""
+        inputs = np.clip((statistics - self.mean) / self.scale, -3.0, 3.0)
+        scores = self.output_weight @ np.tanh(self.hidden_weight @ inputs + self.hidden_bias) + self.output_bias
+        p = np.exp(scores - scores.max())
+        return float(np.exp(p @ np.log(FACTORS) / p.sum()))
+
+
+def describe_context(reading: ContextReading) -> Float[np.ndarray, " S"]:
+    """Compute the statistics of a context ."""
+    left_out, regression, smoothed = reading.regression.left_out, reading.regression, reading.smoothed
+    squares = np.maximum(np.mean(left_out**2, axis=1), 1e-16)
+    rows, N = len(left_out), left_out.shape[1]
+    positive = [
+        rows,
+        N,
+        reading.pairs.features.shape[1],
+        np.mean(smoothed.observation_std),
+        np.mean(smoothed.process_std),
+        np.sqrt(squares.mean()),
+        np.mean(squares**2) / np.mean(squares) ** 2,
+        squares[-max(rows // 4, 1) :].mean() / squares.mean(),
+        regression.ridge,
+        regression.length,
+        forget_time(max(reading.states, key=len)),
+    ]
+    return np.append(np.log(np.maximum(positive, 1e-12)), reading.passes)
 
 
 def score(recording: Recording, seed: int) -> list[dict[str, Any]]:
@@ -156,20 +201,14 @@ def evaluate(s: np.ndarray, nll: np.ndarray, inside: np.ndarray, systems: np.nda
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recordings", type=int, default=300)
+    parser.add_argument("--recordings", type=int, default=200)
     parser.add_argument("--corpus", type=Path, help="Where the generated systems are kept.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--train", action="store_true", help="Write the weights into the package.")
     parser.add_argument("--show", action="store_true", help="Score nothing.")
     options = parser.parse_args()
     found = collect(options.corpus, 0 if options.show else options.recordings, options.seed)
     s, nll, inside, systems = examples(found)
     evaluate(s, nll, inside, systems)
-    if options.train:
-        path = Path(hypernetwork.__file__).parent / hypernetwork.WEIGHTS
-        network = train(s, nll)
-        save_file({name: np.asarray(v, np.float32) for name, v in vars(network).items()}, path, {"versions": json.dumps(versions())})
-        print(f"{path.name}: {sum(v.size for v in vars(network).values())} numbers, {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

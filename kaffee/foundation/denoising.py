@@ -105,12 +105,13 @@ def smooth_context(
     observed = np.maximum([s for _, s in levels], LEAST_STD)
     first = lags[-1]
     start = _start(readings, first)
-    arguments = [jnp.asarray(a, jnp.float32) for a in (start, x[first + 1 :], inputs[first : T - 1])]
+    arguments: Any = [jnp.asarray(a, jnp.float32) for a in (start, x[first + 1 :], inputs[first : T - 1])]
     core = Tangents(N, lags)
-    nll = np.asarray(_score(core, *arguments, jnp.asarray(process, jnp.float32), jnp.asarray(observed, jnp.float32)))
+    levels_of: Any = {"process": jnp.asarray(process, jnp.float32), "observed": jnp.asarray(observed, jnp.float32)}
+    nll = np.asarray(_score(core, *arguments, **levels_of))
     best = int(np.argmin(np.where(np.isfinite(nll), nll, np.inf)))
     shell = Shell.from_std(pad_process(process[best], core), observed[best])
-    mean, variance = (np.asarray(a, np.float64) for a in _smooth(core, *arguments, shell))
+    mean, variance = (np.asarray(a, np.float64) for a in _smooth(core, *arguments, shell=shell))
     means, variances = [], []
     for r, values in enumerate(readings):
         # The rows of the first register are those of its smoothed state, oldest last.

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -84,11 +83,10 @@ class Register(Core):
         shift = jnp.broadcast_to(jnp.eye(M - N, M, dtype=z.dtype), (W, M - N, M))
         return jnp.concatenate([mean, z[:, : M - N]], axis=1), jnp.concatenate([top, shift], axis=1)
 
-
     def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         """Transport by the structure of the register: O(M^2) instead of O(M^3).
 
-            J = [S; I 0],    J P J' = [S P S'  S P_; P_ S'  P__],    _ without the last N coordinates
+        J = [S; I 0],    J P J' = [S P S'  S P_; P_ S'  P__],    _ without the last N coordinates
         """
         read, kept = jnp.array(self.read), self.latent_dim - self.num_observed
         mean, S = self._map(z[:, read])
@@ -159,10 +157,17 @@ class KernelMap(Register):
         return {"kernel": self.kernel, "lags": list(self.lags), **sizes}
 
     @classmethod
-    def skeleton(cls, kernel: str, lags: list[int], num_centres: int, num_observed: int) -> Self:
+    def skeleton(cls, *, kernel: str, lags: list[int], num_centres: int, num_observed: int) -> Self:  # type: ignore[override]
         N, D = num_observed, num_observed * len(lags)
-        shapes = ((num_centres, D), (num_centres, N), (N, D), (N,), (), (), (num_centres,), ())
-        return cls(*map(jnp.zeros, shapes), kernel=kernel, num_observed=N, lags=tuple(lags))
+        arrays: Any = {
+            "centres": jnp.zeros((num_centres, D)),
+            "weights": jnp.zeros((num_centres, N)),
+            "linear": jnp.zeros((N, D)),
+            "offset": jnp.zeros(N),
+            "spread": jnp.zeros(num_centres),
+            **{name: jnp.zeros(()) for name in ("length", "radius", "bandwidth")},
+        }
+        return cls(**arrays, kernel=kernel, num_observed=N, lags=tuple(lags))
 
     def _differences(self, u: Float[Array, "W D"]) -> tuple[Float[Array, "W K D"], Float[Array, "W K"]]:
         difference = u[:, None] - self.centres

@@ -1,6 +1,6 @@
 """Kernel ridge regression of the next reading on the present state, with settings chosen by leaving blocks out.
 
-    y = b + A x + sum_k a_k k(|x - c_k| / l),    minimise |y - f(x)|^2 + ridge a' K a        (Rasmussen and Williams 2006)
+    y = b + A x + sum_k a_k k(|x - c_k| / l),    minimise |y - f(x)|^2 + ridge a' K a    (Rasmussen, Williams 2006)
 
 Its mean is that of a Gaussian process; b + A x is a ridge regression before it. Neighbours in time are neighbours in
 space: a row is predicted from all but its block of time, which is a closed form (`Fit.left_out`). In float64 by LAPACK:
@@ -117,9 +117,7 @@ def regress(
         normal = Phi.T @ Phi + ridge * K
         normal[np.diag_indices(len(K))] += _JITTER * np.trace(normal) / len(K)
         weights = cho_solve(cho_factor(normal), Phi.T @ rest)
-    return KernelRegression(
-        trial.kernel, trial.length, ridge, many, weights, linear, offset, left_out, score
-    )
+    return KernelRegression(trial.kernel, trial.length, ridge, many, weights, linear, offset, left_out, score)
 
 
 def _spread(count: int, most: int) -> Any:

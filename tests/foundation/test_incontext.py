@@ -52,7 +52,7 @@ def test_forecasts_know_their_error(lorenz, model):
 
 
 def test_the_filter_goes_on_after_the_context(lorenz, model):
-    _, states, _, later = lorenz
+    later = lorenz[3]
     found = filter_recordings(model, Series.from_arrays(later))
     assert found.facts["nll"] < -0.4  # 10 % of noise alone would be -0.9, the climate 1.4
     assert found.facts["restarts"] == 0
