@@ -105,21 +105,20 @@ def smooth_context(
     observed = np.maximum([s for _, s in levels], LEAST_STD)
     first = lags[-1]
     start = _start(readings, first)
-    arguments: Any = [jnp.asarray(a, jnp.float32) for a in (start, x[first + 1 :], inputs[first : T - 1])]
+    begin, later, maps = (jnp.asarray(a, jnp.float32) for a in (start, x[first + 1 :], inputs[first : T - 1]))
     core = Tangents(N, lags)
-    levels_of: Any = {"process": jnp.asarray(process, jnp.float32), "observed": jnp.asarray(observed, jnp.float32)}
-    nll = np.asarray(_score(core, *arguments, **levels_of))
+    nll = np.asarray(_score(core, begin, later, maps, *(jnp.asarray(a, jnp.float32) for a in (process, observed))))
     best = int(np.argmin(np.where(np.isfinite(nll), nll, np.inf)))
     shell = Shell.from_std(pad_process(process[best], core), observed[best])
-    mean, variance = (np.asarray(a, np.float64) for a in _smooth(core, *arguments, shell=shell))
+    mean, variance = (np.asarray(a, np.float64) for a in _smooth(core, begin, later, maps, shell))
     means, variances = [], []
     for r, values in enumerate(readings):
         # The rows of the first register are those of its smoothed state, oldest last.
         head, head_variance = (a[0, r].reshape(-1, N)[::-1] for a in (mean, variance))
-        found = np.concatenate([head, mean[1:, r, :N]])[: len(values)]
+        rows = np.concatenate([head, mean[1:, r, :N]])[: len(values)]
         # A smoother that broke down, or left the data, knows less than the estimate before it.
-        sane = np.abs(found) < np.nanmax(np.abs(values), axis=0, initial=1.0) + _BEYOND
-        means.append(np.where(sane, found, states[r]))
+        sane = np.abs(rows) < np.nanmax(np.abs(values), axis=0, initial=1.0) + _BEYOND
+        means.append(np.where(sane, rows, states[r]))
         variances.append(np.concatenate([head_variance, variance[1:, r, :N]])[: len(values)])
     count = np.isfinite(x[first + 1 :]).sum()
     return Smoothed(means, variances, process[best], observed[best], float(nll[best] / max(count, 1)))

@@ -13,7 +13,7 @@ from kaffee.training.kernel_regression import KernelRegression, regress
 MOST_LATENT = 120
 """Coordinates of a register at most."""
 ENOUGH = 3
-"""Coordinates from which a reading alone is taken for a state: flows of three are forecast farther by it than by two."""
+"""Coordinates from which a reading alone is taken for a state: it forecasts flows farther than two do."""
 HELD_OUT, MAX_STARTS, MOST_STEPS = 0.25, 30, 120
 FEWEST_ROWS = 60
 KERNELS, LENGTHS = ("matern52", "gaussian"), (1.0, 2.0, 4.0, 8.0)

@@ -23,7 +23,7 @@ LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
 RIDGES = tuple(10.0**p for p in range(-10, 2))
 """Relative to the kernel's value at 0."""
 BLOCK = 5
-LINEAR_RIDGE = 1e-6
+LINEAR_RIDGES = (1e-6, 1e-4, 1e-2, 1e-1, 1.0, 1e1, 1e3)
 ROUNDING = 1e-7
 """Error of a kernel's value in single precision."""
 _JITTER = 1e-10
@@ -96,7 +96,7 @@ def regress(
         firmness: Factor of the ridge that is chosen.
         measured: Leave rows out of the result again, where it has more centres than the trials.
     """
-    offset, linear = _fit_linear(x, y)
+    offset, linear, larger = _fit_linear(x, y)
     rest = y - offset - x @ linear.T
     few, many = (x[_spread(len(x), count)] for count in (max_trial, max_centres))
     unit = _median_distance(few)
@@ -108,6 +108,7 @@ def regress(
     if measured and len(many) > len(few):
         trial = _decompose(x, many, cdist(x, many), trial.kernel, trial.length)
     left_out, score, _ = _leave_out(trial, rest, ridge, block)
+    left_out = larger * left_out  # rows are left out of the kernels only
     profile = KERNELS[trial.kernel].profile
     K = profile(cdist(many, many) / trial.length, np)
     if len(many) == len(x):
@@ -130,14 +131,22 @@ def _median_distance(x: Float[np.ndarray, "K M"]) -> float:
     return found if found > 0 else 1.0
 
 
-def _fit_linear(x: Float[np.ndarray, "T M"], y: Float[np.ndarray, "T N"]) -> tuple[np.ndarray, np.ndarray]:
-    """Fit b and A by ridge regression."""
+def _fit_linear(x: Float[np.ndarray, "T M"], y: Float[np.ndarray, "T N"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fit b and A by ridge regression, its ridge by left-out rows; return also by how much these have larger errors."""
     mean_x, mean_y = x.mean(axis=0), y.mean(axis=0)
-    centred = x - mean_x
-    gram = centred.T @ centred
-    gram[np.diag_indices(len(gram))] += LINEAR_RIDGE * np.trace(gram) / len(gram) + 1e-300
-    A = np.linalg.solve(gram, centred.T @ (y - mean_y)).T
-    return mean_y - A @ mean_x, A
+    centred, rest = x - mean_x, y - mean_y
+    s, U = eigh(centred.T @ centred, driver="evd")
+    unit, P = max(s.mean(), 1e-300), centred @ U
+    tried = []
+    for ridge in LINEAR_RIDGES:
+        shrunk = 1.0 / (np.maximum(s, 0.0) + ridge * unit)
+        A = (U * shrunk) @ (P.T @ rest)
+        residual = rest - centred @ A
+        kept = np.maximum(1.0 - 1.0 / len(x) - np.sum(P**2 * shrunk, axis=1), 1e-9)
+        errors = np.sqrt(np.mean((residual / kept[:, None]) ** 2, axis=0) + 1e-30)
+        tried.append((float(np.mean(np.log(errors))), A.T, errors / np.sqrt(np.mean(residual**2, axis=0) + 1e-30)))
+    _, A, larger = min(tried, key=lambda each: each[0])
+    return mean_y - A @ mean_x, A, np.maximum(larger, 1.0)
 
 
 def _decompose(x: Any, centres: Any, distances: Any, kernel: str, length: float) -> _Spectrum:

@@ -100,3 +100,10 @@ def test_tangents_take_their_map_from_the_step():
 def test_wrong_settings(wrong):
     with pytest.raises(ConfigError):
         KernelMap(**{**vars(make_map()), **wrong})
+
+
+def test_a_skeleton_has_the_shapes_of_the_map():
+    core = make_map()
+    again = KernelMap.skeleton(**core.hyperparameters())
+    assert jax.tree.structure(again) == jax.tree.structure(core)
+    assert jax.tree.map(jnp.shape, again) == jax.tree.map(jnp.shape, core)
