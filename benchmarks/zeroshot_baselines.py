@@ -20,7 +20,7 @@ from scipy.spatial import cKDTree
 
 from kaffee.errors import CheckpointError
 from kaffee.foundation.hub import from_pretrained
-from kaffee.foundation.zeroshot import zero_shot
+from kaffee.foundation.continuation import zero_shot
 from kaffee.metrics.spectra import decorrelation_time
 from kaffee.model.dynamix import DynaMix
 

@@ -22,7 +22,7 @@ from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.pipeline import Fit, fit
 from kaffee.fitting.run import Run, short_recordings
 from kaffee.fitting.settings import FitSettings
-from kaffee.foundation import zeroshot
+from kaffee.foundation import continuation
 from kaffee.foundation.incontext import ContextSettings, read_context
 from kaffee.inference.ensembles import forecast, simulate
 from kaffee.inference.matching import adopt_columns, match_series, model_columns
@@ -374,7 +374,7 @@ class Surrogate:
 
 
 @overload
-def zero_shot(X: DynaMix, context: Any, num_steps: int, /, **options: Any) -> zeroshot.ZeroShot: ...
+def zero_shot(X: DynaMix, context: Any, num_steps: int, /, **options: Any) -> continuation.ZeroShot: ...
 
 
 @overload
@@ -401,7 +401,7 @@ def zero_shot(*arguments: Any, **options: Any) -> Any:
     """
     model = arguments[0] if arguments else options.get("model")
     if isinstance(model, DynaMix) or "model" in options or len(arguments) > 2:
-        return zeroshot.zero_shot(*arguments, **options)
+        return continuation.zero_shot(*arguments, **options)
     return _read_zero_shot(*arguments, **options)
 
 

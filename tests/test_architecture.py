@@ -19,10 +19,10 @@ SIZES = measure()
 # fits, linear models, seasons, refits, drift and calendars came on top. A limit is raised with a capability, not a fix.
 LIMITS = {
     "modules at the top level": (SIZES[TOP].files, 6),
-    "files": (sum(size.files for size in SIZES.values()), 150),
-    "lines of Python": (sum(size.lines for size in SIZES.values()), 25_700),
+    "files": (sum(size.files for size in SIZES.values()), 160),
+    "lines of Python": (sum(size.lines for size in SIZES.values()), 27_500),
     "lines of the longest file": (max(path.read_text(encoding="utf-8").count("\n") for path in MODULES), 450),
-    "public functions and classes": (sum(size.names for size in SIZES.values()), 520),
+    "public functions and classes": (sum(size.names for size in SIZES.values()), 550),
     "lines of our own JavaScript": (count_javascript(), 100),
 }
 

@@ -138,10 +138,10 @@ def test_a_system_is_simulated_and_continued(folder):
 
 
 def test_divergence_is_reported_and_written_as_missing(folder, monkeypatch):
-    from kaffee.foundation import zeroshot
+    from kaffee.foundation import continuation
 
     write_series(WAVES, "waves.csv")
-    monkeypatch.setattr(zeroshot, "DIVERGENCE_BOUND", 2.2)
+    monkeypatch.setattr(continuation, "DIVERGENCE_BOUND", 2.2)
     result = kaffee("zeroshot", "waves.csv", "-o", "out.csv", "--steps", 50, "--model", folder, "--json")
     left = json.loads(result.stdout)["diverged_at"]
     assert left > 1
@@ -149,7 +149,7 @@ def test_divergence_is_reported_and_written_as_missing(folder, monkeypatch):
     values = read_series("out.csv").recordings[0]
     assert np.isnan(values[left - 1 :]).all()
     assert not np.isnan(values[: left - 1]).any()
-    monkeypatch.setattr(zeroshot, "DIVERGENCE_BOUND", 1e-9)
+    monkeypatch.setattr(continuation, "DIVERGENCE_BOUND", 1e-9)
     assert "diverged in its first step" in refused("zeroshot", "waves.csv", "-o", "out.csv", "--model", folder)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from models import finite_jacobian
 
-from kaffee.foundation.zeroshot import zero_shot
+from kaffee.foundation.continuation import zero_shot
 from kaffee.metrics.geometry import d_stsp_histogram
 from kaffee.metrics.spectra import d_hellinger
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kaffee.errors import ConfigError, DataError
-from kaffee.foundation.zeroshot import _autocorrelation, _choose_delay, _choose_period, _embed, zero_shot
+from kaffee.foundation.continuation import _autocorrelation, _choose_delay, _choose_period, _embed, zero_shot
 
 from .conftest import make_core
 
