@@ -19,8 +19,8 @@ from jaxtyping import Float
 from scipy.spatial import cKDTree
 
 from kaffee.errors import CheckpointError
-from kaffee.foundation.hub import from_pretrained
 from kaffee.foundation.continuation import zero_shot
+from kaffee.foundation.hub import from_pretrained
 from kaffee.metrics.spectra import decorrelation_time
 from kaffee.model.dynamix import DynaMix
 

@@ -28,8 +28,8 @@ from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.rollout import forecast_ensemble
 from kaffee.filtering.sweep import sweep
 from kaffee.foundation.context import condition
-from kaffee.foundation.incontext import read_context
 from kaffee.foundation.continuation import zero_shot
+from kaffee.foundation.incontext import read_context
 from kaffee.inference.ensembles import forecast
 from kaffee.model.dynamix import DynaMix
 from kaffee.systems.catalogue import get_system

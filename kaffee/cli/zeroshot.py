@@ -266,9 +266,9 @@ def _continue_by_dynamix(
     from kaffee.data.writing import write_series
     from kaffee.errors import KaffeeError
     from kaffee.filtering.rollout import DIVERGENCE_BOUND
+    from kaffee.foundation.continuation import zero_shot
     from kaffee.foundation.hub import obtain
     from kaffee.foundation.weights import DEFAULT
-    from kaffee.foundation.continuation import zero_shot
 
     [values] = series.recordings
     core = read_weights(obtain(model or DEFAULT, download=download)).to_core()

@@ -6,6 +6,6 @@ from .context import condition as condition
 from .context import fewest_rows as fewest_rows
 from .context import lyapunov_window as lyapunov_window
 from .context import read_all as read_all
-from .hub import from_pretrained as from_pretrained
 from .continuation import ZeroShot as ZeroShot
 from .continuation import zero_shot as zero_shot
+from .hub import from_pretrained as from_pretrained
