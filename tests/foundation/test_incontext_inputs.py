@@ -106,7 +106,7 @@ def test_a_context_is_refused_in_words_or_answered_with_wide_bands(name):
             assert share > 0.1
 
 
-@pytest.mark.parametrize("name", ["three rows", "constant", "ten rows in gaps", "jump", "200 coordinates"])
+@pytest.mark.parametrize("name", ["three rows", "constant", "ten rows in gaps", "jump"])
 def test_the_command_ends_in_words_or_in_a_forecast(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_series(CONTEXTS[name], "odd.csv")
