@@ -188,7 +188,12 @@ class KernelMap(Register):
         e = away / least
         outside = (share < 1.0).astype(u.dtype)
         along = jnp.einsum("wnd,wd->wn", slopes, e) * outside
-        return mean, share[:, :, None] * (slopes - along[:, :, None] * e[:, None, :])
+        # No reading is predicted farther outside of the data than states are taken as they are.
+        newest = self.centres[:, : self.num_observed]
+        low, high = jnp.min(newest, axis=0) - self.radius, jnp.max(newest, axis=0) + self.radius
+        inside_data = ((mean >= low) & (mean <= high)).astype(u.dtype)
+        slopes = share[:, :, None] * (slopes - along[:, :, None] * e[:, None, :])
+        return jnp.clip(mean, low, high), inside_data[:, :, None] * slopes
 
     def contains(self, z: Float[Array, "... M"]) -> Bool[Array, "..."]:
         u = z[..., jnp.array(self.read)]
@@ -201,5 +206,6 @@ class KernelMap(Register):
         squares = jnp.sum((u[:, None] - self.centres) ** 2, axis=2)
         least = jnp.min(squares, axis=1, keepdims=True)
         weights = jnp.exp(0.5 * (least - squares) / self.bandwidth**2)
-        beyond = jnp.maximum(jnp.sqrt(least[:, 0]) / self.radius - 1.0, 0.0)
+        # Not without limit: noise that grows with the distance would carry a run away for good.
+        beyond = jnp.clip(jnp.sqrt(least[:, 0]) / self.radius - 1.0, 0.0, 1.0)
         return weights @ self.spread / jnp.sum(weights, axis=1) * (1.0 + beyond) ** 2
