@@ -20,7 +20,7 @@ KERNELS, LENGTHS = ("matern52", "gaussian"), (1.0, 2.0, 4.0, 8.0)
 
 
 def choose_lags(readings: list[Float[np.ndarray, "T N"]], *, block: int) -> tuple[int, ...]:
-    """Choose lags for standardised readings without gaps; (0,) if there are too few rows to tell."""
+    """Choose lags for standardised readings without gaps; the first proposal if there are too few rows to tell."""
     N, rows = readings[0].shape[1], max(map(len, readings))
     candidates = propose_lags(readings)
     longest = max(readings, key=len)

@@ -49,7 +49,6 @@ class ContextSettings:
         lags: Which readings the map reads, 0 is the newest; None: by the data.
         passes: Times that the context is denoised; none if it has no noise.
         kernels, lengths, block: Of the regression, see `regress`.
-        firmness: Factor of the ridge that left-out rows choose.
         process, observation: Factors of the standard deviations of the noise.
         max_centres: Rows of a context without noise that have a kernel; with noise `NOISY_CENTRES` are enough.
     """
@@ -59,7 +58,6 @@ class ContextSettings:
     kernels: tuple[str, ...] = tuple(KERNELS)
     lengths: tuple[float, ...] = LENGTHS
     block: int = 10
-    firmness: float = 1.0
     process: float = PROCESS
     observation: float = 1.0
     max_centres: int = 1000
@@ -145,7 +143,7 @@ def _learn(
             f"The context has {len(pairs.features)} complete pairs of neighbouring rows; at least {FEWEST_PAIRS} are "
             "needed to continue it. Give more rows, or rows with fewer gaps."
         )
-    how: dict[str, Any] = {name: getattr(settings, name) for name in ("kernels", "lengths", "block", "firmness")}
+    how: dict[str, Any] = {name: getattr(settings, name) for name in ("kernels", "lengths", "block")}
     return pairs, regress(pairs.features, pairs.targets, max_centres=min(most, settings.max_centres), **how)
 
 

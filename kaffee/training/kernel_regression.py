@@ -3,7 +3,7 @@
     y = b + A x + sum_k a_k k(|x - c_k| / l),    minimise |y - f(x)|^2 + ridge a' K a    (Rasmussen, Williams 2006)
 
 Its mean is that of a Gaussian process; b + A x is a ridge regression before it. Neighbours in time are neighbours in
-space: a row is predicted from all but its block of time, which is a closed form (`Fit.left_out`). In float64 by LAPACK:
+space: a row is predicted from all but its block of time, which is a closed form (`KernelRegression.left_out`). In float64 by LAPACK:
 at small ridges single precision would not do, and nothing has to be compiled.
 """
 
@@ -83,7 +83,6 @@ def regress(
     block: int = BLOCK,
     max_centres: int = 1000,
     max_trial: int = 300,
-    firmness: float = 1.0,
     measured: bool = True,
 ) -> KernelRegression:
     """Regress y on x; kernel, length and ridge are those with the least left-out residuals.
@@ -93,7 +92,6 @@ def regress(
         block: Rows that are left out together.
         max_centres: Centres of the result; with fewer rows all of them are.
         max_trial: Centres of the trials.
-        firmness: Factor of the ridge that is chosen.
         measured: Leave rows out of the result again, where it has more centres than the trials.
     """
     offset, linear, larger = _fit_linear(x, y)
@@ -104,7 +102,6 @@ def regress(
     trials = [_decompose(x, few, distances, kernel, length * unit) for kernel in kernels for length in lengths]
     scored = [(*_leave_out(trial, rest, ridge, block)[1:], trial) for trial in trials for ridge in ridges]
     _, ridge, trial = min(scored, key=lambda each: each[0])
-    ridge = firmness * ridge
     if measured and len(many) > len(few):
         trial = _decompose(x, many, cdist(x, many), trial.kernel, trial.length)
     left_out, score, _ = _leave_out(trial, rest, ridge, block)
