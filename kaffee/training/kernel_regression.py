@@ -3,8 +3,8 @@
     y = b + A x + sum_k a_k k(|x - c_k| / l),    minimise |y - f(x)|^2 + ridge a' K a    (Rasmussen, Williams 2006)
 
 Its mean is that of a Gaussian process; b + A x is a ridge regression before it. Neighbours in time are neighbours in
-space: a row is predicted from all but its block of time, which is a closed form (`left_out`). In float64 by LAPACK: at small
-ridges single precision would not do, and nothing has to be compiled.
+space: a row is predicted from all but its block of time, which is a closed form (`left_out`). In float64 by LAPACK: at
+small ridges single precision would not do, and nothing has to be compiled.
 """
 
 from collections.abc import Iterable
