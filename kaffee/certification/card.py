@@ -43,14 +43,14 @@ def _variance_growth(
     observed = lambda P: model.observation.columns(model.observation.rows(P))[0]  # noqa: E731
 
     def ahead(belief: Belief, _: None) -> tuple[Belief, Array]:
-        belief = predict(model.core, Gamma, belief, transport=recursion.transport)
-        return belief, jnp.diagonal(observed(belief.covariance))
+        belief = predict(model.core, Gamma, belief, transport=recursion.transport, by=recursion.filter)
+        return belief, belief.signal_variance(model.observation)[0]
 
     def keep(track: Track, row: Row, step: Step) -> tuple[Array, Array]:
         _, predicted = jax.lax.scan(ahead, track.belief, None, length=horizon)
-        return observed(track.belief.covariance), predicted
+        return observed(track.belief.moments().covariance), predicted
 
-    start = initial_belief(model, model.embed(x[None, 0]))
+    start: Any = recursion.filter.start(*initial_belief(model, model.embed(x[None, 0])))
     noise = core_noise(model.core, key, len(x) - 1, 1, model.dtype)
     return sweep(model, recursion, x[1:, None], gate=None, keep=keep, initial=start, noise=noise).rows
 

@@ -16,7 +16,6 @@ from kaffee.certification.analogues import forecast_analogues
 from kaffee.certification.innovations import FilterPass, Starts
 from kaffee.data.series import Series
 from kaffee.errors import DataError
-from kaffee.filtering.gated import signal_variance
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Recursion, predict
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble, mask_diverged
@@ -102,10 +101,11 @@ def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: 
 @eqx.filter_jit
 def _carry_ahead(model: StateSpaceModel, recursion: Recursion, beliefs: Belief, num_steps: int) -> tuple[Array, Array]:
     def moments(belief: Belief) -> tuple[Array, Array]:
-        return model.observation.observe(belief.mean), signal_variance(model.observation, belief.covariance)
+        return model.observation.observe(belief.mean), belief.signal_variance(model.observation)
 
     def body(belief: Belief, _: None) -> tuple[Belief, tuple[Array, Array]]:
-        belief = predict(model.core, model.shell.process_variance(), belief, transport=recursion.transport)
+        Gamma = model.shell.process_variance()
+        belief = predict(model.core, Gamma, belief, transport=recursion.transport, by=recursion.filter)
         return belief, moments(belief)
 
     _, later = jax.lax.scan(body, beliefs, None, length=num_steps)
@@ -142,7 +142,7 @@ def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *
     keys = jax.random.split(jax.random.key(seed), len(order))
     steps, diverged, moments = np.array(horizons) - 1, 0, []
     for i, (key, index) in enumerate(zip(keys, order, strict=True)):
-        some = Belief(beliefs.mean[index], beliefs.covariance[index])
+        some = jax.tree.map(lambda a, index=index: a[index], beliefs)
         values = np.asarray(forecast_ensemble(model, some, longest, members, key=key), np.float64)
         away = mask_diverged(values)
         diverged += int(away[:, : S - i * chunk, -1].sum())
@@ -315,7 +315,7 @@ def forecast_fan(run: FilterPass, num_steps: int, members: int, *, seed: int) ->
     # The middle one, so that it is not chosen for its looks.
     s = int(candidates[len(candidates) // 2])
     r, t = int(starts.recordings[s]), int(starts.rows[s])
-    belief = Belief(run.beliefs.mean[s : s + 1], run.beliefs.covariance[s : s + 1])
+    belief = jax.tree.map(lambda a: a[s : s + 1], run.beliefs)
     ensemble = forecast_ensemble(reconstruction.model, belief, num_steps, members, key=jax.random.key(seed))
     values = np.asarray(ensemble, np.float64)[:, 0]
     values = np.where(np.abs(values) < DIVERGENCE_BOUND, values, np.nan)

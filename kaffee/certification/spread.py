@@ -218,7 +218,9 @@ def _spread_curve(variance: Entries, squares: Entries, mask: Mask) -> _Curve:
 def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> SpreadGrowth:
     """Carry the beliefs at the starts ahead by the model's own recursion, and relate spread to error at `horizons`."""
     means, variances = carry_ahead(run, max(horizons))
-    own = None if run.reconstruction.filter.transport else carry_ahead(run, max(horizons), Recursion())[1]
+    recursion = run.reconstruction.filter
+    tied = Recursion(filter=recursion.filter)
+    own = None if recursion.transport else carry_ahead(run, max(horizons), tied)[1]
     noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
     rng = np.random.default_rng(seed)
     spreads = []

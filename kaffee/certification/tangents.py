@@ -266,7 +266,7 @@ def measure_proxy(run: FilterPass, train: Recordings, candidates: list[Candidate
             f"their neighbours; growth of variance is compared over at least {MIN_GROWTHS} entries. Hold out more."
         )
     observation = run.reconstruction.model.observation
-    covariance = np.asarray(observation.columns(observation.rows(run.beliefs.covariance)), np.float64)[chosen]
+    covariance = np.asarray(observation.columns(observation.rows(run.beliefs.moments().covariance)), np.float64)[chosen]
 
     def grow(rows: slice) -> Float[np.ndarray, "C N"]:
         return oracle_log_growth(covariance, fit(now[rows], after[rows])(points[chosen])[1])

@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 
 from kaffee.data.scaler import Scaler
 from kaffee.errors import CheckpointError, KaffeeError
+from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.core import Core
@@ -44,6 +45,7 @@ class Reconstruction:
         dt: Time between two steps.
         method: Which row of the paper trained it ("prior" if none did).
         provenance: Seed, fingerprint of the data, versions, settings; JSON values.
+        filter_name: The filter to use it with, as in `kaffee.filtering.filters`.
     """
 
     model: StateSpaceModel
@@ -52,12 +54,25 @@ class Reconstruction:
     dt: float = 1.0
     method: str = "prior"
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    filter_name: str = "ekf"
 
     @property
     def filter(self) -> Recursion:
         """The filter that goes with how the model was trained."""
         method = METHODS.get(self.method)
-        return Recursion() if method is None else method.filter
+        return replace(Recursion() if method is None else method.filter, filter=parse_filter(self.filter_name))
+
+    def with_filter(self, name: str | None) -> "Reconstruction":
+        """Use the model with another filter, such as "lowrank:32" or "enkf:40"; None: with the one it has.
+
+        >>> from kaffee.filtering.filters import FILTERS
+        >>> sorted(FILTERS)
+        ['ekf', 'enkf', 'etkf', 'iekf', 'letkf', 'lowrank', 'moments', 'particle', 'ukf']
+        """
+        if name is None:
+            return self
+        parse_filter(name)
+        return replace(self, filter_name=name)
 
     def save(self, folder: str | Path) -> Path:
         """Write to a folder, atomically; returns the folder."""
@@ -89,6 +104,8 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
         "method": reconstruction.method,
         "provenance": dict(reconstruction.provenance),
     }
+    if reconstruction.filter_name != "ekf":
+        meta["filter"] = reconstruction.filter_name
     return write_record(Path(folder), "model", named_arrays(model), meta).parent
 
 
@@ -199,7 +216,10 @@ def _read_ties(meta: Mapping[str, Any], template: StateSpaceModel) -> Reconstruc
         raise CheckpointError(f"'dt', the time between two steps, must be a positive number, not {dt!r:.80}.")
     if not isinstance(method, str) or not isinstance(provenance, dict):
         raise CheckpointError("'method' must be a word and 'provenance' an object.")
-    return Reconstruction(template, scaler, tuple(columns), float(dt), method, provenance)
+    name = meta.get("filter", "ekf")
+    if not isinstance(name, str):
+        raise CheckpointError(f"'filter' must be a word, not {name!r:.80}.")
+    return Reconstruction(template, scaler, tuple(columns), float(dt), method, provenance).with_filter(name)
 
 
 def _check_core(core: Core, latent_dim: int) -> None:

@@ -39,6 +39,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")]
 OwnCore = Annotated[
     str | None, typer.Option("--core", help="FILE.py:FUNCTION that builds your own core, for models that have one.")
 ]
+FilterName = Annotated[
+    str | None,
+    typer.Option(
+        "--filter",
+        help="Filter: ekf, lowrank:32, moments, ukf, iekf, enkf:40, etkf:24, letkf:7 or particle:1000; options follow "
+        "commas, as in enkf:40,inflation=1.05.",
+        show_default="the one that the model was fitted with",
+    ),
+]
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:

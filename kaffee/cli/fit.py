@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kaffee.cli._options import Decimal, RecordingColumn, TimeColumn, TimeTolerance, reading_options
+from kaffee.cli._options import Decimal, FilterName, RecordingColumn, TimeColumn, TimeTolerance, reading_options
 
 if TYPE_CHECKING:
     from kaffee.fitting.defaults import Suggested
@@ -73,6 +73,7 @@ def _fit(
             help="Start from this surrogate: a model's folder, FILE.py:FUNCTION, a foundation model, or incontext."
         ),
     ] = None,
+    by: FilterName = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's settings for Lorenz-96, not those that the data suggest.")
     ] = False,
@@ -109,6 +110,7 @@ def _fit(
         "seed": seed,
         "rung": rung,
         "core": None if core is None else {"start": absolute(core)},
+        "adaptation": None if by is None else {"filter": by},
     }
     given = merge(given, {key: value for key, value in shortcuts.items() if value is not None})
     settings = update(FitSettings(), given)

@@ -46,6 +46,7 @@ def _filter(
         bool,
         typer.Option("--skip-broken", help="With --follow: a broken line is no step, even where no line has a time."),
     ] = False,
+    by: options.FilterName = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -72,14 +73,14 @@ def _filter(
         timed = reading.time_column != "none"
         how: dict[str, Any] = {"skip_broken": skip_broken, "levels": options.parse_levels(quantiles or "")}
         how |= {"any_step": reading.any_step or not timed, "time_column": reading.time_column if timed else None}
-        _filter_stream(run, core, believed, state, how, json=json)
+        _filter_stream(run, core, by, believed, state, how, json=json)
         return
     if not files or output is None:
         raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
     if state is not None or skip_broken:
         raise ConfigError("--state and --skip-broken belong to --follow.")
     levels = None if quantiles is None else options.parse_levels(quantiles)
-    model, series = _open(run, files, output, reading, core)
+    model, series = _open(run, files, output, reading, core, by)
     if max(series.lengths) < 2:
         raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
     estimates = filter_recordings(model, series, **believed, any_step=reading.any_step)
@@ -94,14 +95,21 @@ def _filter(
 
 
 def _filter_stream(
-    run: Path, core: str | None, believed: dict[str, Any], state: Path | None, how: dict[str, Any], *, json: bool
+    run: Path,
+    core: str | None,
+    by: str | None,
+    believed: dict[str, Any],
+    state: Path | None,
+    how: dict[str, Any],
+    *,
+    json: bool,
 ) -> None:
     """Filter standard input until it ends, the reader of the output leaves, or Ctrl-C; all three are a good end."""
     from kaffee.fitting.run import load
     from kaffee.inference.online import OnlineFilter
     from kaffee.inference.stream import Interruptible, follow
 
-    online = OnlineFilter(load(run, core=core), **believed)
+    online = OnlineFilter(load(run, core=core).with_filter(by), **believed)
     if state is not None and (state / "online.json").exists():
         online.restore(state)
         if believed["gate"] is not None:
@@ -131,6 +139,7 @@ def _smooth(
     reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.95",
     latent: options.Latent = False,
+    by: options.FilterName = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -141,7 +150,7 @@ def _smooth(
     from kaffee.inference import recordings
 
     levels = options.parse_levels(quantiles)
-    model, series = _open(run, files, output, reading, core)
+    model, series = _open(run, files, output, reading, core, by)
     estimates = recordings.smooth(model, series, any_step=reading.any_step)
     table = estimates.to_series(levels, latent=latent)
     write_table(table, output, estimates.describe(), json=json, sentence="given all readings")
@@ -155,6 +164,7 @@ def _impute(
     output: options.Output,
     reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.95",
+    by: options.FilterName = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -165,7 +175,7 @@ def _impute(
     from kaffee.inference import recordings
 
     levels = options.parse_levels(quantiles)
-    model, series = _open(run, files, output, reading, core)
+    model, series = _open(run, files, output, reading, core, by)
     estimates = recordings.impute(model, series, any_step=reading.any_step)
     facts = estimates.describe()
     sentence = f"{facts['imputed']} readings imputed ({100 * facts['imputed_fraction']:.1f} %)"
@@ -191,6 +201,7 @@ def _forecast(
     ] = False,
     reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.5,0.95",
+    by: options.FilterName = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -204,10 +215,10 @@ def _forecast(
     from kaffee.inference import ensembles
 
     levels = options.parse_levels(quantiles)
-    model, series = _open(run, files, output, reading, core)
+    model, series = _open(run, files, output, reading, core, by)
     start = None if at is None else _parse_time(at, series.origin.dates)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
-    models = load_pool(run, core=core) if refits else model
+    models = [each.with_filter(by) for each in load_pool(run, core=core)] if refits else model
     estimates = ensembles.forecast(models, series, steps, at=start, any_step=reading.any_step, **sampling)
     facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
     pooled = f" of {facts['models']} refits" if facts.get("models") else ""
@@ -254,13 +265,13 @@ def _run_free(
 
 
 def _open(
-    run: Path, files: list[str], output: Path, reading: RecordingOptions, core: str | None
+    run: Path, files: list[str], output: Path, reading: RecordingOptions, core: str | None, by: str | None
 ) -> tuple["Reconstruction", "Series"]:
     """Load the model and read the recordings, once it is clear that the output can be written."""
     from kaffee.fitting.run import load
 
     options.check_output(output, files)
-    model = load(run, core=core)
+    model = load(run, core=core).with_filter(by)
     return model, reading.read(model, files)
 
 

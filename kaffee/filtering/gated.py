@@ -16,7 +16,6 @@ from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import make_dynamics, start_belief, start_step
 from kaffee.filtering.recursion import Recursion, Step, predict, update
-from kaffee.model.observation import ObservationMap
 from kaffee.model.statespace import StateSpaceModel
 
 # Readings this many standard deviations of the training data away carry no information and overflow float32.
@@ -103,22 +102,12 @@ def make_gate(quantile: float | None = None, patience: int = 10) -> Gate:
     return Gate(jnp.asarray(chdtri(1.0, 1.0 - quantile), jnp.float32), jnp.asarray(patience, jnp.int32))
 
 
-def new_track(model: StateSpaceModel, num_tracks: int) -> Track:
+def new_track(model: StateSpaceModel, recursion: Recursion, num_tracks: int) -> Track:
     """Make tracks that have not seen anything; their belief is a placeholder."""
     M, N = model.latent_dim, model.num_observed
     covariance = jnp.broadcast_to(jnp.eye(M, dtype=model.dtype), (num_tracks, M, M))
-    belief = Belief(jnp.zeros((num_tracks, M), model.dtype), covariance)
+    belief: Any = recursion.filter.start(jnp.zeros((num_tracks, M), model.dtype), covariance)
     return Track(belief, jnp.zeros(num_tracks, bool), jnp.zeros((num_tracks, N), jnp.int32))
-
-
-def variances(covariance: Float[Array, "W K K"]) -> Float[Array, "W K"]:
-    """Take the diagonal; rounding may leave what is zero in exact arithmetic a hair below."""
-    return jnp.maximum(jnp.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
-
-
-def signal_variance(observation: ObservationMap, covariance: Float[Array, "W M M"]) -> Float[Array, "W N"]:
-    """Take the diagonal of B P B'."""
-    return variances(observation.columns(observation.rows(covariance)))
 
 
 def choose(condition: Bool[Array, " W"], yes: Any, no: Any) -> Any:
@@ -149,8 +138,8 @@ def advance(
     observation, dynamics = model.observation, make_dynamics(model, track.belief)
     Gamma, Lambda = dynamics.process_variance, dynamics.observation_variance
     core = model.core if noise is None else model.core.with_noise(noise)
-    predicted = predict(core, Gamma, track.belief, transport=recursion.transport)
-    predicted_signal = signal_variance(observation, predicted.covariance)
+    predicted = predict(core, Gamma, track.belief, transport=recursion.transport, by=recursion.filter)
+    predicted_signal = predicted.signal_variance(observation)
     present = ~jnp.isnan(x)
     if gate is None:
         accepted = present
@@ -165,18 +154,18 @@ def advance(
     fault = jnp.where(track.started, now.fault, 0)
     restarted = unscored = surprised = jnp.zeros_like(track.started)
     if gate is not None:
-        widest = LOST**2 * (1.0 + signal_variance(observation, jnp.diag(Gamma)) + Lambda)
+        widest = LOST**2 * (1.0 + Belief(predicted.mean, jnp.diag(Gamma)[None]).signal_variance(observation) + Lambda)
         adrift = jnp.any(predicted_signal > widest, axis=1) & ~jnp.any(accepted, axis=1)
         restarted = ~track.started | (fault > 0) | adrift
         if model.climate is None:
             unscored = restarted
-            now = now._replace(filtered=choose(restarted, start_belief(model, used, accepted), now.filtered))
+            now = now._replace(filtered=choose(restarted, start_belief(model, used, accepted, recursion), now.filtered))
         else:
             nis, count = jnp.sum(now.innovation.whitened**2, axis=1), jnp.sum(accepted, axis=1).astype(x.dtype)
             odd = ~restarted & (nis > count + 2.0 * SURPRISE)
 
             def begin(now: Step) -> tuple[Step, Bool[Array, " W"]]:
-                start = start_step(model, used, accepted)
+                start = start_step(model, used, accepted, recursion)
                 surprised = odd & (now.innovation.nll > start.innovation.nll + SURPRISE)
                 return choose(restarted | surprised, start, now), surprised
 
@@ -184,7 +173,7 @@ def advance(
             now, surprised = jax.lax.cond(jnp.any(restarted | odd), begin, lambda now: (now, surprised), now)
             # What was predicted before a surprise stands.
             predicted = choose(surprised, predicted, now.predicted)
-            predicted_signal = signal_variance(observation, predicted.covariance)
+            predicted_signal = predicted.signal_variance(observation)
             restarted = restarted | surprised
     belief = now.filtered
     rejections = jnp.where(present, jnp.where(accepted, 0, track.rejections + 1), track.rejections)
@@ -194,11 +183,11 @@ def advance(
 
     row = Row(
         state_mean=belief.mean,
-        state_std=jnp.sqrt(variances(belief.covariance)),
+        state_std=jnp.sqrt(belief.variances()),
         predicted_state_mean=scored(predicted.mean),
-        predicted_state_std=scored(jnp.sqrt(variances(predicted.covariance))),
+        predicted_state_std=scored(jnp.sqrt(predicted.variances())),
         signal_mean=observation.observe(belief.mean),
-        signal_std=jnp.sqrt(signal_variance(observation, belief.covariance)),
+        signal_std=jnp.sqrt(belief.signal_variance(observation)),
         reading_mean=scored(observation.observe(predicted.mean)),
         reading_std=scored(jnp.sqrt(predicted_signal + Lambda)),
         nll=scored(now.innovation.nll + jnp.where(surprised, SURPRISE, 0.0).astype(x.dtype)),

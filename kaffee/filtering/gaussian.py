@@ -12,9 +12,10 @@ leaves the belief alone, while every shape stays static.
 from math import log, pi
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from kaffee.model.core import Covariances, States
 from kaffee.model.observation import ObservationMap
@@ -30,10 +31,31 @@ Variances = Float[Array, " N"]
 
 
 class Belief(NamedTuple):
-    """A batch of Gaussian beliefs N(mean, covariance)."""
+    """A batch of Gaussian beliefs N(mean, covariance), the dense representation (see `kaffee.filtering.beliefs`)."""
 
     mean: States
     covariance: Covariances
+
+    def moments(self) -> "Belief":
+        """Return the dense Gaussian with the same mean and covariance."""
+        return self
+
+    def variances(self) -> States:
+        """Take the diagonal; rounding may leave what is zero in exact arithmetic a hair below."""
+        return jnp.maximum(jnp.diagonal(self.covariance, axis1=-2, axis2=-1), 0.0)
+
+    def signal_variance(self, observation: ObservationMap) -> Readings:
+        """Compute the diagonal of B P B'."""
+        B = observation.tangent(self.mean)
+        projected = B.columns(B.rows(self.covariance))
+        return jnp.maximum(jnp.diagonal(projected, axis1=-2, axis2=-1), 0.0)
+
+    def draw(self, key: Key[Array, ""], num_members: int) -> Float[Array, "K W M"]:
+        """Draw states; the root is made of eigenvalues, which tolerates rounding below zero."""
+        values, vectors = jnp.linalg.eigh(self.covariance)
+        root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
+        noise = jax.random.normal(key, (num_members, *self.mean.shape), self.mean.dtype)
+        return self.mean + jnp.einsum("sij,ksj->ksi", root, noise)
 
 
 class Innovation(NamedTuple):
@@ -69,6 +91,7 @@ def innovate(
     """Compare a predicted belief with an observation."""
     present = mask.astype(belief.mean.dtype)
     residual = jnp.where(mask, x - observation.observe(belief.mean), 0.0)
+    observation = observation.tangent(belief.mean)
     BP, S = innovation_covariance(belief.covariance, present, observation, observation_variance)
     L = lax.linalg.cholesky(S, symmetrize_input=False)
     identity = jnp.broadcast_to(jnp.eye(S.shape[-1], dtype=S.dtype), S.shape)

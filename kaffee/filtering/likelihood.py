@@ -12,6 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.adjoint import adjoint_terms
+from kaffee.filtering.beliefs import Dense
+from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.gaussian import Belief, Readings, Seen
 from kaffee.filtering.recursion import (
     Dynamics,
@@ -61,20 +63,22 @@ def initial_belief(
     return Belief(mean, covariance)
 
 
-def start_step(model: StateSpaceModel, x: Readings, seen: Seen) -> Step:
+def start_step(model: StateSpaceModel, x: Readings, seen: Seen, recursion: Recursion | None = None) -> Step:
     """Score and assimilate the first reading of a recording, predicted by the model's climate."""
     assert model.climate is not None
-    mean, covariance = model.climate.moments()
-    predicted = Belief(*(jnp.broadcast_to(each, (x.shape[0], *each.shape)) for each in (mean, covariance)))
-    return update(Recursion(), make_dynamics(model, predicted), model.observation, predicted, x, seen)
+    switches = Recursion(filter=Dense() if recursion is None else recursion.filter)
+    moments = (jnp.broadcast_to(each, (x.shape[0], *each.shape)) for each in model.climate.moments())
+    predicted: Any = switches.filter.start(*moments)
+    return update(switches, make_dynamics(model, predicted), model.observation, predicted, x, seen)
 
 
-def start_belief(model: StateSpaceModel, x: Readings, seen: Seen) -> Belief:
+def start_belief(model: StateSpaceModel, x: Readings, seen: Seen, recursion: Recursion | None = None) -> Belief:
     """Start a belief at a row: the model's climate given what was read, N(embed(x), Gamma) if it has none."""
     x = jnp.where(seen, x, 0.0)
-    if model.climate is None:
-        return initial_belief(model, model.embed(x), anchored=seen)
-    return start_step(model, x, seen).filtered
+    if model.climate is not None:
+        return start_step(model, x, seen, recursion).filtered
+    belief = initial_belief(model, model.embed(x), anchored=seen)
+    return belief if recursion is None else recursion.filter.start(*belief)  # type: ignore[return-value]
 
 
 def start_state(model: StateSpaceModel, x: Readings) -> States:
@@ -107,7 +111,7 @@ def _run_terms(
 
     def run(belief: Belief, part: Observations) -> Terms:
         dynamics = make_dynamics(model, belief)
-        if gradient == "adjoint":
+        if gradient == "adjoint" and recursion.filter.adjoint:
             return adjoint_terms(dynamics, recursion, part)
         return scan_terms(recursion, dynamics, part)
 
@@ -169,13 +173,14 @@ def window_nll(
     anchor = model.observation
     first, first_mask = jnp.where(mask[:, 0], x[:, 0], 0.0), mask[:, 0]
     if start is None and not certain_start:
-        initial = start_belief(model, first, first_mask)
+        initial = start_belief(model, first, first_mask, recursion)
     else:
         if start is None:
             start = model.embed(first)
         else:
             start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
-        initial = initial_belief(model, start, anchored=first_mask, certain=certain_start)
+        moments = initial_belief(model, start, anchored=first_mask, certain=certain_start)
+        initial = recursion.filter.start(*moments)  # type: ignore[assignment]
     noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], initial.mean.dtype)
     observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise)
     terms = _run_terms(model, initial, observations, recursion, gradient, segment)
@@ -192,21 +197,23 @@ class Method:
         objective: "filtered" scores innovations, "open_loop" scores the free run of the window.
         transport: Covariance by the core's Jacobian (tied) or state-invariant (none).
         train_core: Whether the core trains; the shell always does.
+        filter_name: The filter, as in `kaffee.filtering.filters`.
     """
 
     objective: Literal["filtered", "open_loop"]
     transport: bool
     train_core: bool
+    filter_name: str = "ekf"
 
     @property
     def recursion(self) -> Recursion:
         """Switches of the recursion for training."""
-        return Recursion(assimilate=self.objective == "filtered", transport=self.transport)
+        return Recursion(self.objective == "filtered", self.transport, parse_filter(self.filter_name))
 
     @property
     def filter(self) -> Recursion:
         """Switches for filtering with the trained model: the method's covariance, always assimilating."""
-        return Recursion(assimilate=True, transport=self.transport)
+        return Recursion(True, self.transport, parse_filter(self.filter_name))
 
     @property
     def trainable_parts(self) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen, assimilate, innovate
+from kaffee.filtering.beliefs import Dense, Filter
+from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen
 from kaffee.model.core import Core, States
 from kaffee.model.observation import ObservationMap
 
@@ -36,10 +37,15 @@ _ADVICE = {
 
 
 class Recursion(eqx.Module):
-    """The two switches: assimilate each observation or not; transport covariance by the Jacobian or not."""
+    """The two switches: assimilate each observation or not, transport covariance or not; and the filter.
+
+    Beliefs below are dense Gaussians with the default filter, and those of the filter (`kaffee.filtering.beliefs`) with
+    any other.
+    """
 
     assimilate: bool = eqx.field(static=True, default=True)
     transport: bool = eqx.field(static=True, default=True)
+    filter: Filter = Dense()
 
 
 class Dynamics(NamedTuple):
@@ -96,28 +102,23 @@ def core_noise(
     return jax.random.normal(key, (num_steps, num_windows, core.noise_dim), dtype)
 
 
-def predict(core: Core, process_variance: Float[Array, " M"], belief: Belief, *, transport: bool) -> Belief:
-    """Predict the next belief (Eqs. kf_predict_mean and kf_predict_cov).
+def predict(
+    core: Core, process_variance: Float[Array, " M"], belief: Belief, *, transport: bool, by: Filter | None = None
+) -> Belief:
+    """Predict the next belief (Eqs. kf_predict_mean and kf_predict_cov), by the extended Kalman filter or another one.
 
         z_{t|t-1} = F(z_{t-1|t-1}),    Sigma_{t|t-1} = J Sigma_{t-1|t-1} J' + Gamma
 
     Without transport J is replaced by the identity in the covariance only (appendix C.2).
     """
-    if transport:
-        mean, covariance = core.predict_moments(*belief)
-    else:
-        mean, covariance = core.predict_mean(belief.mean), belief.covariance
-    # Rounding leaves an antisymmetric part, which no update corrects and an expanding core amplifies: without this
-    # line, a rotation that expands by 2 % per step broke after 395 steps in float32 and 897 in float64.
     Gamma = scale_variance(core, process_variance, belief.mean)
-    return Belief(mean, 0.5 * (covariance + covariance.mT) + Gamma)
+    return (by or Dense()).predict(core, Gamma, belief, transport=transport)  # type: ignore[return-value]
 
 
-def scale_variance(core: Core, process_variance: Float[Array, " M"], z: States) -> Float[Array, "#W M M"]:
-    """Compute Gamma at states: the same everywhere, unless the core knows where its errors are larger."""
+def scale_variance(core: Core, process_variance: Float[Array, " M"], z: States) -> Float[Array, "#W M"]:
+    """Compute Gamma's diagonal at states: the same everywhere, unless the core knows where its errors are larger."""
     scale = core.noise_scale(z)
-    Gamma = jnp.diag(process_variance)[None]
-    return Gamma if scale is None else jax.lax.stop_gradient(scale)[:, None, None] * Gamma
+    return process_variance[None] if scale is None else jax.lax.stop_gradient(scale)[:, None] * process_variance
 
 
 def step(
@@ -131,7 +132,7 @@ def step(
 ) -> Step:
     """Predict, score and (unless switched off) assimilate one observation per window."""
     core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
-    predicted = predict(core, dynamics.process_variance, belief, transport=recursion.transport)
+    predicted = predict(core, dynamics.process_variance, belief, transport=recursion.transport, by=recursion.filter)
     return update(recursion, dynamics, observation, predicted, x, mask)
 
 
@@ -139,17 +140,18 @@ def update(
     recursion: Recursion, dynamics: Dynamics, observation: ObservationMap, predicted: Belief, x: Readings, mask: Seen
 ) -> Step:
     """Take the part of a step after its prediction: score the observation and, if the recursion does, assimilate it."""
-    innovation = innovate(predicted, x, mask, observation, dynamics.observation_variance)
-    filtered = assimilate(predicted, innovation) if recursion.assimilate else predicted
-    return Step(predicted, innovation, filtered, _fault_code(predicted, innovation))
+    by: Any = recursion.filter
+    innovation = by.score(predicted, x, mask, observation, dynamics.observation_variance)
+    filtered = by.assimilate(predicted, innovation) if recursion.assimilate else predicted
+    return Step(predicted, innovation, filtered, _fault_code(by, predicted, innovation))
 
 
-def _fault_code(predicted: Belief, innovation: Innovation) -> Int[Array, " W"]:
+def _fault_code(by: Filter, predicted: Belief, innovation: Innovation) -> Int[Array, " W"]:
     """Find the first non-finite quantity of a step: its index in `QUANTITIES`, 0 if all is finite."""
     finite = [
         jnp.isfinite(jnp.sum(predicted.mean, axis=1)),
-        jnp.isfinite(jnp.sum(jnp.diagonal(predicted.covariance, axis1=1, axis2=2), axis=1)),
-        jnp.isfinite(jnp.sum(innovation.inverse_factor, axis=(1, 2))),
+        jnp.isfinite(jnp.sum(predicted.variances(), axis=1)),
+        by.is_definite(innovation),
         jnp.isfinite(innovation.nll),
     ]
     code = jnp.zeros(finite[0].shape, jnp.int32)
@@ -165,8 +167,10 @@ def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observati
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
         return now.filtered, (now.innovation.nll, now.fault)
 
+    # Where the gradient is automatic, only beliefs are kept for the way back and each step is computed again.
+    keep_all = recursion.filter.adjoint
     xs = (observations.x, observations.mask, observations.noise)
-    final, (nll, faults) = jax.lax.scan(body, dynamics.initial, xs)
+    final, (nll, faults) = jax.lax.scan(body if keep_all else jax.checkpoint(body), dynamics.initial, xs)
     return Terms(nll, faults, final)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kaffee.filtering.gaussian import Belief
+from kaffee.filtering.beliefs import AnyBelief
 from kaffee.model.core import Core
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import Confined
@@ -84,7 +84,7 @@ def free_run(
 @eqx.filter_jit
 def forecast_ensemble(
     model: StateSpaceModel,
-    start: Float[Array, "S M"] | Belief,
+    start: Float[Array, "S M"] | AnyBelief,
     num_steps: int,
     num_members: int,
     *,
@@ -99,14 +99,10 @@ def forecast_ensemble(
     """
     model = model.exact()
     key_start, key_path = jax.random.split(key)
-    if isinstance(start, Belief):
-        # A root made of eigenvalues tolerates rounding below zero.
-        values, vectors = jnp.linalg.eigh(start.covariance)
-        root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
-        noise = jax.random.normal(key_start, (num_members, *start.mean.shape), start.mean.dtype)
-        z = start.mean + jnp.einsum("sij,ksj->ksi", root, noise)
-    else:
+    if isinstance(start, jax.Array):
         z = jnp.broadcast_to(start, (num_members, *start.shape))
+    else:
+        z = start.draw(key_start, num_members)
 
     def body(z: Array, key: Any) -> tuple[Array, Array]:
         eps = _draw_noise(model.core, jax.random.fold_in(key, 2), z)

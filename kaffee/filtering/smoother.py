@@ -1,4 +1,7 @@
-"""The backward pass: a Rauch-Tung-Striebel smoother around the linearisations of the filter."""
+"""The backward pass: a Rauch-Tung-Striebel smoother around the linearisations of the filter.
+
+It goes back over the dense moments of the beliefs, whatever filter made them.
+"""
 
 from math import isqrt
 
@@ -8,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from kaffee.filtering.gated import Track, advance, choose, make_gate, new_track, signal_variance, variances
+from kaffee.filtering.gated import Track, advance, choose, make_gate, new_track
 from kaffee.filtering.gaussian import Belief, relative_jitter
 from kaffee.filtering.recursion import Recursion, predict, scale_variance
 from kaffee.model.statespace import StateSpaceModel
@@ -37,12 +40,12 @@ def smooth_rows(
 
     def forward(track: Track, row: Array) -> tuple[Track, tuple[Belief, Bool[Array, " R"]]]:
         after, now, _ = advance(model, recursion, make_gate(), track, row)
-        return after, (track.belief, now.restarted)
+        return after, (track.belief.moments(), now.restarted)
 
     def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, _Moments]:
         earlier, restarted, number = inputs
         smoothed = smooth_back(model, recursion, earlier, later)
-        finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(variances(smoothed.covariance), axis=1))
+        finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(smoothed.variances(), axis=1))
         connected = ~restarted & (number < lengths) & finite
         belief = choose(connected, smoothed, earlier)
         return belief, _moments(model, belief)
@@ -55,10 +58,10 @@ def smooth_rows(
         before = lax.scan(forward, track, rows)[1]
         return lax.scan(backward, later, (*before, number), reverse=True)
 
-    end, starts = lax.scan(start_segment, new_track(model, x.shape[1]), segments)
-    _, earlier = lax.scan(smooth_segment, end.belief, (starts, segments, numbers), reverse=True)
+    end, starts = lax.scan(start_segment, new_track(model, recursion, x.shape[1]), segments)
+    _, earlier = lax.scan(smooth_segment, end.belief.moments(), (starts, segments, numbers), reverse=True)
     # Going back from row t gives row t - 1; the one before the first does not exist, the last is as filtered.
-    last = jax.tree.map(lambda a: a[None], _moments(model, end.belief))
+    last = jax.tree.map(lambda a: a[None], _moments(model, end.belief.moments()))
     rows = jax.tree.map(lambda a, b: jnp.concatenate([a.reshape(K * S, *a.shape[2:])[1:], b]), earlier, last)
     return jax.tree.map(lambda a: a[: x.shape[0]], rows)
 
@@ -75,10 +78,10 @@ def smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief, 
     z, P = filtered
     variance = model.shell.process_variance()
     predicted = predict(model.core, variance, filtered, transport=recursion.transport)
-    Gamma = scale_variance(model.core, variance, z)
+    Gamma = jax.vmap(jnp.diag)(scale_variance(model.core, variance, z))
     identity = jnp.broadcast_to(jnp.eye(z.shape[1], dtype=z.dtype), P.shape)
     J = model.core.linearise(z)[1] if recursion.transport else identity
-    jitter = relative_jitter(P.dtype) * variances(predicted.covariance)
+    jitter = relative_jitter(P.dtype) * predicted.variances()
     L = lax.linalg.cholesky(predicted.covariance + jitter[:, :, None] * identity, symmetrize_input=False)
     half = lax.linalg.triangular_solve(L, J @ P, left_side=True, lower=True)
     G = lax.linalg.triangular_solve(L, half, left_side=True, lower=True, transpose_a=True).mT
@@ -89,6 +92,5 @@ def smooth_back(model: StateSpaceModel, recursion: Recursion, filtered: Belief, 
 
 
 def _moments(model: StateSpaceModel, belief: Belief) -> _Moments:
-    mean, covariance = belief
-    signal_std = jnp.sqrt(signal_variance(model.observation, covariance))
-    return mean, jnp.sqrt(variances(covariance)), model.observation.observe(mean), signal_std
+    signal_std = jnp.sqrt(belief.signal_variance(model.observation))
+    return belief.mean, jnp.sqrt(belief.variances()), model.observation.observe(belief.mean), signal_std

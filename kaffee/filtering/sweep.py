@@ -53,11 +53,11 @@ def sweep(
     """
     T, R, _ = x.shape
     recordings, rows = (jnp.zeros(0, jnp.int32),) * 2 if starts is None else map(jnp.asarray, starts)
-    count, M = len(rows), model.latent_dim
+    count = len(rows)
     # The slot beyond the last is that of rows whose belief is not kept: writing to it is dropped.
     slots = jnp.full((T, R), count, jnp.int32).at[rows, recordings].set(jnp.arange(count, dtype=jnp.int32))
-    none_yet = Belief(jnp.zeros((count, M), model.dtype), jnp.zeros((count, M, M), model.dtype))
-    track = new_track(model, R)
+    track = new_track(model, recursion, R)
+    none_yet = jax.tree.map(lambda a: jnp.zeros((count, *a.shape[1:]), a.dtype), track.belief)
     if initial is not None:
         track = Track(initial, jnp.ones_like(track.started), track.rejections)
 
@@ -129,7 +129,7 @@ def run_filter(
     """
     rows = jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
     if initial is None:
-        initial, rows = start_belief(model, x[:, 0], mask[:, 0]), rows[1:]
+        initial, rows = start_belief(model, x[:, 0], mask[:, 0], recursion), rows[1:]
     noise = core_noise(model.core, key, len(rows), len(x), model.dtype)
     swept = sweep(model, recursion or Recursion(), rows, gate=None, keep=_keep_residual, initial=initial, noise=noise)
     row, v = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), swept.rows)

@@ -156,13 +156,14 @@ def adapt_prior(
     def finish(trained: Trained) -> Reconstruction:
         model = trained.model if context is None else contexts.read_all(trained.model, context)
         if climbing is None:
-            return prior.with_model(model, method)
+            return prior.with_model(model, method).with_filter(adaptation.filter)
         if isinstance(climbing, Reading):
             better, rungs = choose_adapted(climbing, model)
             made = prior.with_model(better, method) if better is not None else unadapted or prior
         else:
             model, rungs = choose(climbing, model)
             made = prior.with_model(model, method)
+        made = made.with_filter(adaptation.filter)
         return replace(made, provenance={**made.provenance, "rungs": jsonable(rungs)})
 
     return _run_stage(

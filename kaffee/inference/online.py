@@ -60,7 +60,7 @@ class OnlineFilter:
         arrays, static = eqx.partition(model, eqx.is_array)
         self._weights, structure = jax.tree.flatten(arrays)
         self._filter_row, self._filter_rows = _compile(reconstruction.filter, structure, static)
-        self._track = new_track(model, 1)
+        self._track = new_track(model, reconstruction.filter, 1)
         self._sizes = (model.num_observed, model.latent_dim)
         self._dtype = np.dtype(model.dtype)
         self._mean, self._scale = reconstruction.scaler.mean, reconstruction.scaler.scale
@@ -97,7 +97,9 @@ class OnlineFilter:
     def restore(self, path: str | Path) -> Self:
         """Go on where `save` was called, gate included; the model must be the same."""
         arrays, facts = _read_state(Path(path), self.reconstruction)
-        self._track = fill_arrays(new_track(self.reconstruction.model, 1), arrays, str(Path(path)))
+        self._track = fill_arrays(
+            new_track(self.reconstruction.model, self.reconstruction.filter, 1), arrays, str(Path(path))
+        )
         self.set_gate(facts["gate"], facts["patience"])
         self.num_steps, self.time, self.steps_since_time = (facts[n] for n in ("num_steps", "time", "steps_since_time"))
         return self

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -48,6 +48,58 @@ def _gate_curvature(z: Float[Array, "..."], gate: str, temperature: float) -> Fl
     c = 1.7 / temperature
     sigma = jax.nn.sigmoid(c * z)
     return c * sigma * (1.0 - sigma) * (2.0 + c * z * (1.0 - 2.0 * sigma))
+
+
+def rectified_moments(m: Float[Array, "W P"], covariance: Float[Array, "W P P"]) -> tuple[Array, Array, Array]:
+    """Compute E relu(z), E relu'(z) and Cov relu(z) for z ~ N(m, covariance).
+
+    Means, slopes and variances are exact; covariances are the first terms of Mehler's series in the correlation, which
+    leave out 0.002 of the product of standard deviations at a correlation of one half. Every term is positive
+    semidefinite, and so is what the exact diagonal has beyond them.
+    """
+    tiny = 1e-20 if m.dtype == jnp.float32 else 1e-200
+    variance = jnp.maximum(jnp.diagonal(covariance, axis1=1, axis2=2), tiny)
+    s = jnp.sqrt(variance)
+    a = m / s
+    Phi, psi = jax.scipy.stats.norm.cdf(a), jax.scipy.stats.norm.pdf(a)
+    mean = m * Phi + s * psi
+    exact = jnp.maximum((m**2 + variance) * Phi + m * s * psi - mean**2, 0.0)
+    rho = covariance / (s[:, :, None] * s[:, None, :])
+    # s^k E g^(k) / s: Phi, psi, -a psi, (a^2 - 1) psi, ... by derivatives of the normal density.
+    orders = (Phi, psi, -a * psi, (a**2 - 1.0) * psi)
+    total, power, factorial = jnp.zeros_like(rho), jnp.ones_like(rho), 1.0
+    for k, c in enumerate(orders, start=1):
+        power, factorial = power * rho, factorial * k
+        total = total + (s * c)[:, :, None] * (s * c)[:, None, :] * power / factorial
+    rest = jnp.maximum(exact - jnp.diagonal(total, axis1=1, axis2=2), 0.0)
+    return mean, Phi, total + jax.vmap(jnp.diag)(rest)
+
+
+class GatedTangent(NamedTuple):
+    """Products with J = diag(A) + W diag(d) for a batch of slopes d: W is shared by all windows."""
+
+    A: Float[Array, " M"]
+    W: Float[Array, "M M"]
+    slopes: States
+
+    def _times(self, W: Jacobian, X: Float[Array, "M W K"]) -> Float[Array, "M W K"]:
+        return (W @ X.reshape(X.shape[0], -1)).reshape(X.shape)
+
+    def apply(self, X: Float[Array, "W M K"]) -> Float[Array, "W M K"]:
+        """Compute J X as one wide product."""
+        gated = jnp.swapaxes(self.slopes[:, :, None] * X, 0, 1)
+        return self.A[:, None] * X + jnp.swapaxes(self._times(self.W, gated), 0, 1)
+
+    def apply_transposed(self, X: Float[Array, "W M K"]) -> Float[Array, "W M K"]:
+        """Compute J' X = A X + D W' X."""
+        moved = jnp.swapaxes(self._times(self.W.T, jnp.swapaxes(X, 0, 1)), 0, 1)
+        return self.A[:, None] * X + self.slopes[:, :, None] * moved
+
+    def square_apply(self, d: States) -> States:
+        """Compute (J o J) d = A^2 d + 2 A diag(W) s d + (W o W) (s^2 d)."""
+        s = self.slopes
+        own = self.A**2 * d + 2.0 * self.A * jnp.diagonal(self.W) * s * d
+        return own + (s**2 * d) @ (self.W**2).T
 
 
 class ALRNN(Core):
@@ -142,11 +194,33 @@ class ALRNN(Core):
         return replace(self, A=A_bar, W=W_bar, h=jnp.sum(mean_bar, axis=0)), previous_mean_bar
 
     def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
-        d = self.slopes(z)
+        return self.predict_mean(z), self._transport(self.slopes(z), covariance)
+
+    def _transport(self, d: States, covariance: Covariances) -> Covariances:
+        """Compute J P J' for J = diag(A) + W diag(d)."""
         PJt = covariance * self.A + times_shared(covariance * d[:, None, :], self.W.T)
         JP = PJt.mT
-        transported = JP * self.A + times_shared(JP * d[:, None, :], self.W.T)
-        return self.predict_mean(z), transported
+        return JP * self.A + times_shared(JP * d[:, None, :], self.W.T)
+
+    def linearise_products(self, z: States) -> tuple[States, GatedTangent]:
+        return self.predict_mean(z), GatedTangent(self.A, self.W, self.slopes(z))
+
+    def propagate_gaussian(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
+        """Compute E F(z) and Cov F(z) of the ReLU for z ~ N(m, P): closed forms in every gate.
+
+        With y = (z, phi(z)) and g_i = relu(z_i):  E g = m Phi + s psi,  Cov(z, g_i) = P_{.i} Phi_i  (Stein),
+        Cov(g_i, g_j) = sum_k E g_i^(k) E g_j^(k) P_ij^k / k!  (Mehler), Var g_i exact. Phi, psi at m / s.
+        """
+        split = self.latent_dim - self.num_gates
+        P, m = covariance[:, split:, split:], z[:, split:]
+        mean, slopes, gates = rectified_moments(m, P)
+        d = jnp.concatenate([jnp.ones_like(z[:, :split]), slopes], axis=1)
+        # J P J' with mean slopes has every covariance but those between gates, which are more than slopes say.
+        transported = self._transport(d, covariance)
+        excess = gates - slopes[:, :, None] * P * slopes[:, None, :]
+        Wg = self.W[:, split:]
+        activation = jnp.concatenate([z[:, :split], mean], axis=1)
+        return self.A * z + activation @ self.W.T + self.h, transported + Wg @ excess @ Wg.T
 
     def pull_back_moments(
         self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool

@@ -27,6 +27,24 @@ class MomentCotangents(NamedTuple):
     covariance: Covariances
 
 
+class Tangent(NamedTuple):
+    """Jacobians of a batch of states as products; cores with structure have their own, which never build J."""
+
+    J: Covariances
+
+    def apply(self, X: Float[Array, "W M K"]) -> Float[Array, "W M K"]:
+        """Compute J X."""
+        return self.J @ X
+
+    def apply_transposed(self, X: Float[Array, "W M K"]) -> Float[Array, "W M K"]:
+        """Compute J' X."""
+        return self.J.mT @ X
+
+    def square_apply(self, d: States) -> States:
+        """Compute diag(J diag(d) J'), the variances that independent coordinates pass on."""
+        return jnp.einsum("wij,wj->wi", self.J**2, d)
+
+
 class Core(eqx.Module):
     """The autonomous, noise-free transition map z_{t+1} = F(z_t) of section 2.1."""
 
@@ -106,6 +124,15 @@ class Core(eqx.Module):
     def linearise(self, z: States) -> tuple[States, Covariances]:
         """Compute F(z) and J(z) for a batch of windows."""
         return self.predict_mean(z), jax.vmap(self.jacobian)(z)
+
+    def linearise_products(self, z: States) -> tuple[States, Any]:
+        """Compute F(z) and the products with J(z), for filters that never need J itself."""
+        mean, J = self.linearise(z)
+        return mean, Tangent(J)
+
+    def propagate_gaussian(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
+        """Compute mean and covariance of F(z) for Gaussian z without linearising, where closed forms exist."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form of the moments of F(z).")
 
     def _pull_back(self, function: Callable[..., Any], z: States, with_core: bool) -> tuple[Any, Callable[..., Any]]:
         """Return function(core, z), and its vjp to (core, z) with None for the core unless `with_core`."""

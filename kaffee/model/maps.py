@@ -39,6 +39,9 @@ class Linear(Core):
     def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         return self.predict_mean(z), jnp.einsum("ij,bjk->bik", self.A, times_shared(covariance, self.A.T))
 
+    def propagate_gaussian(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
+        return self.predict_moments(z, covariance)
+
     def pull_back_moments(
         self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool
     ) -> MomentCotangents:

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -30,6 +31,10 @@ class ObservationMap(eqx.Module):
     def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
         """Compute B z."""
         return z @ self.matrix().T
+
+    def tangent(self, z: Float[Array, "W M"]) -> "ObservationMap":
+        """Return the linear map that conditions a belief around these states: B itself unless the map is nonlinear."""
+        return self
 
     def rows(self, X: Float[Array, "... M K"]) -> Float[Array, "... N K"]:
         """Compute B X."""
@@ -138,3 +143,54 @@ class LinearObservation(ObservationMap):
 
     def matrix(self) -> Float[Array, "N M"]:
         return self.B
+
+
+class NonlinearObservation(ObservationMap):
+    """x = h(z) for any differentiable function of a state; filters that linearise do so at each belief's mean."""
+
+    function: Callable[[Array], Array]
+    _num_observed: int = eqx.field(static=True)
+    _latent_dim: int = eqx.field(static=True)
+
+    @property
+    def num_observed(self) -> int:
+        return self._num_observed
+
+    @property
+    def latent_dim(self) -> int:
+        return self._latent_dim
+
+    def matrix(self) -> Float[Array, "N M"]:
+        raise ConfigError(
+            "A nonlinear observation has no matrix B: teacher forcing, embeddings and localised filters need a linear "
+            "one. Assimilate with a known flow, or pass a matrix."
+        )
+
+    def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        return jnp.apply_along_axis(self.function, -1, z) if z.ndim > 1 else self.function(z)
+
+    def tangent(self, z: Float[Array, "W M"]) -> "LocalObservation":
+        return LocalObservation(jax.vmap(jax.jacfwd(self.function))(z))
+
+
+class LocalObservation(ObservationMap):
+    """A matrix for each window, dh/dz at its mean; applies to batches of the same windows."""
+
+    B: Float[Array, "W N M"]
+
+    @property
+    def num_observed(self) -> int:
+        return self.B.shape[-2]
+
+    @property
+    def latent_dim(self) -> int:
+        return self.B.shape[-1]
+
+    def matrix(self) -> Float[Array, "W N M"]:
+        return self.B
+
+    def observe(self, z: Float[Array, "W M"]) -> Float[Array, "W N"]:
+        return jnp.einsum("wnm,wm->wn", self.B, z)
+
+    def columns(self, X: Float[Array, "W K M"]) -> Float[Array, "W K N"]:
+        return X @ self.B.mT

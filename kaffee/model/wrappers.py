@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,6 +25,25 @@ CORE_TYPES: dict[str, type[Core]] = {
     "dynamix": DynaMix,
     "kernel": KernelMap,
 }
+
+
+class ConfinedTangent(NamedTuple):
+    """Products with J diag(inside): a clipped coordinate no longer influences the next state."""
+
+    inner: Any
+    inside: States
+
+    def apply(self, X: Float[Array, "W M K"]) -> Float[Array, "W M K"]:
+        """Compute J X."""
+        return self.inner.apply(self.inside[:, :, None] * X)
+
+    def apply_transposed(self, X: Float[Array, "W M K"]) -> Float[Array, "W M K"]:
+        """Compute J' X."""
+        return self.inside[:, :, None] * self.inner.apply_transposed(X)
+
+    def square_apply(self, d: States) -> States:
+        """Compute diag(J diag(d) J')."""
+        return self.inner.square_apply(self.inside * d)
 
 
 class Confined(Core):
@@ -101,6 +120,13 @@ class Confined(Core):
 
     def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         return self.inner.predict_moments(self._clip(z), covariance * self._kept(z))
+
+    def linearise_products(self, z: States) -> tuple[States, "ConfinedTangent"]:
+        mean, inner = self.inner.linearise_products(self._clip(z))
+        return mean, ConfinedTangent(inner, self.inside(z))
+
+    def propagate_gaussian(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
+        return self.inner.propagate_gaussian(self._clip(z), covariance * self._kept(z))
 
     def _kept(self, z: States) -> Covariances:
         d = self.inside(z)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from kaffee.data.series import Series
 from kaffee.data.windows import WindowBatch, padded, training_windows
 from kaffee.errors import ConfigError
+from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.likelihood import Gradient, Method, Score, window_nll
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.statespace import StateSpaceModel
@@ -42,6 +43,8 @@ class Adaptation:
         climate: Give the trained model the climate of filtered training states, which beliefs start from, before the
             calibration and again after it (see `kaffee.training.climate`). None: they start at the embedding of the
             first row as if it told all, as in the paper and, either way, in the windows that the core trains on.
+        filter: The filter that the core trains through and the model is used with, such as "lowrank:32" or "etkf:24"
+            (see `kaffee.filtering.filters`). None: the extended Kalman filter, as in the paper.
         guard: Updates between two checks of the core's free runs, which roll it back if they have become worse (see
             `kaffee.training.guard`). None: no checks, as in the paper.
     """
@@ -55,6 +58,7 @@ class Adaptation:
     calibration: int | None = None
     climate: bool | None = None
     guard: int | None = None
+    filter: str | None = None
     optimiser: Optimiser = Optimiser("adam", learning_rate=5e-3, clip_norm=2.0)
     schedule: Schedule = Schedule(num_updates=150, report_every=5, save_every=50)
 
@@ -69,6 +73,8 @@ class Adaptation:
             raise ConfigError(f"calibration, a number of updates, must not be negative; got {self.calibration}.")
         if self.guard is not None and self.guard < 1:
             raise ConfigError(f"guard, updates between two looks at free runs, must be at least 1; got {self.guard}.")
+        if self.filter is not None:
+            parse_filter(self.filter)
         steps = self.burn_in + self.scored
         if self.segment is not None and (self.segment < 1 or steps % self.segment):
             raise ConfigError(f"segment must divide burn_in + scored = {steps}; {self.segment} does not.")
@@ -171,6 +177,7 @@ def adapt(
     takes a model whose `score` on held-back rows has become worse for a worse one.
     """
     parts = method.trainable_parts if parts is None else parts
+    method = replace(method, filter_name=settings.filter or method.filter_name)
 
     def run(model: StateSpaceModel, parts: tuple[str, ...], **options: Any) -> Trained:
         windows = training_windows(series, settings.burn_in + settings.scored + 1, model.dtype)

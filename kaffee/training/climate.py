@@ -39,7 +39,7 @@ def _keep_moments(track: Track, row: Row, step: Step) -> tuple[Float[Array, "R M
 
     A row counts if something was read, since in a gap the belief only widens, and if the filter did not fail.
     """
-    mean, covariance = track.belief
+    mean, covariance = track.belief.moments()
     counts = jnp.isfinite(jnp.sum(mean, axis=1) + jnp.sum(covariance, axis=(1, 2))) & jnp.any(row.accepted, axis=1)
     total = jnp.sum(jnp.where(counts[:, None, None], covariance, 0.0), axis=0)
     return jnp.where(counts[:, None], mean, jnp.nan), total, jnp.sum(counts)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.optimize import minimize
 
 from kaffee.data.series import Series
-from kaffee.filtering.gated import make_gate, signal_variance
+from kaffee.filtering.gated import make_gate
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Recursion, predict
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble
@@ -196,7 +196,7 @@ def _carry(model: StateSpaceModel, beliefs: Belief, num_steps: int) -> tuple[Arr
 
     def body(belief: Belief, _: None) -> tuple[Belief, tuple[Array, Array]]:
         belief = predict(model.core, model.shell.process_variance(), belief, transport=True)
-        variance = signal_variance(model.observation, belief.covariance)
+        variance = belief.signal_variance(model.observation)
         return belief, (model.observation.observe(belief.mean), jnp.sqrt(variance + noise))
 
     _, later = jax.lax.scan(body, beliefs, None, length=num_steps)

@@ -1,0 +1,130 @@
+"""The belief protocol: what a filter must say so that training, inference and certificate can use it.
+
+A belief is a batch of distributions of the latent state in some representation (dense Gaussian, diagonal plus low rank,
+ensemble). It is a tree of arrays whose first axis is the window, and answers four questions: `moments`, `variances`,
+`signal_variance`, `draw`. A filter moves beliefs: `start`, `predict`, `score`, `assimilate`. Nothing else knows how
+a belief is represented, so that a new filter is one file: these two classes and a name in `filters.FILTERS`.
+"""
+
+from abc import abstractmethod
+from typing import Any, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, assimilate, innovate
+from kaffee.model.core import Core, Covariances, States
+from kaffee.model.observation import ObservationMap
+
+
+@runtime_checkable
+class AnyBelief(Protocol):
+    """A batch of distributions of the latent state; every array of it has the window as its first axis."""
+
+    @property
+    def mean(self) -> States:
+        """Return E z."""
+
+    def moments(self) -> Belief:
+        """Return the dense Gaussian with the same mean and covariance."""
+
+    def variances(self) -> States:
+        """Return the variance of every latent coordinate."""
+
+    def signal_variance(self, observation: ObservationMap) -> Readings:
+        """Return the variance of every coordinate of the signal B z."""
+
+    def draw(self, key: Key[Array, ""], num_members: int) -> Float[Array, "K W M"]:
+        """Draw states."""
+
+
+class Scored(Protocol):
+    """A comparison of a reading with a predicted belief: v, numbers whose squares add up to the NIS, and -log p(x)."""
+
+    @property
+    def residual(self) -> Readings: ...
+
+    @property
+    def whitened(self) -> Readings: ...
+
+    @property
+    def nll(self) -> Float[Array, " W"]: ...
+
+
+class Filter(eqx.Module):
+    """A way to carry a belief through predictions and readings.
+
+    Attributes of filters are numbers; as Python numbers they are constants of a program, as arrays they can be trained.
+    """
+
+    @property
+    def adjoint(self) -> bool:
+        """Whether the hand-derived gradient is that of this filter; if not, it is differentiated automatically."""
+        return False
+
+    @abstractmethod
+    def start(self, mean: States, covariance: Covariances) -> AnyBelief:
+        """Represent N(mean, covariance)."""
+
+    @abstractmethod
+    def predict(self, core: Core, process_variance: Float[Array, "#W M"], belief: Any, *, transport: bool) -> AnyBelief:
+        """Predict the next belief; without transport the spread around the mean is not moved by the dynamics."""
+
+    @abstractmethod
+    def score(
+        self, predicted: Any, x: Readings, mask: Seen, observation: ObservationMap, observation_variance: Variances
+    ) -> Scored:
+        """Compare a predicted belief with a reading; entries outside `mask` count for nothing."""
+
+    @abstractmethod
+    def assimilate(self, predicted: Any, scored: Any) -> AnyBelief:
+        """Condition the predicted belief on the reading that was scored."""
+
+    def is_definite(self, scored: Any) -> Array:
+        """Tell for each window whether what the score was computed from is finite."""
+        return jnp.isfinite(jnp.sum(scored.whitened, axis=1))
+
+
+class Dense(Filter):
+    """The extended Kalman filter: dense covariances, moved by the core's Jacobian (the paper's, and the default).
+
+    Attributes:
+        inflation: Factor of the spread that was transported, before Gamma is added: P = inflation^2 J P J' + Gamma.
+    """
+
+    inflation: Float[Array, ""] | float = 1.0
+
+    @property
+    def adjoint(self) -> bool:
+        return isinstance(self.inflation, float) and self.inflation == 1.0
+
+    def start(self, mean: States, covariance: Covariances) -> Belief:
+        return Belief(mean, covariance)
+
+    def transport_moments(self, core: Core, belief: Belief) -> tuple[States, Covariances]:
+        """Compute mean and covariance of F(z), without process noise."""
+        return core.predict_moments(*belief)
+
+    def predict(self, core: Core, process_variance: Float[Array, "#W M"], belief: Belief, *, transport: bool) -> Belief:
+        if transport:
+            mean, covariance = self.transport_moments(core, belief)
+        else:
+            mean, covariance = core.predict_mean(belief.mean), belief.covariance
+        if not self.adjoint:
+            covariance = self.inflation**2 * covariance
+        # Rounding leaves an antisymmetric part, which no update corrects and an expanding core amplifies: without this
+        # line, a rotation that expands by 2 % per step broke after 395 steps in float32 and 897 in float64.
+        return Belief(mean, 0.5 * (covariance + covariance.mT) + jax.vmap(jnp.diag)(process_variance))
+
+    def score(
+        self, predicted: Belief, x: Readings, mask: Seen, observation: ObservationMap, observation_variance: Variances
+    ) -> Any:
+        return innovate(predicted, x, mask, observation, observation_variance)
+
+    def assimilate(self, predicted: Belief, scored: Any) -> Belief:
+        return assimilate(predicted, scored)
+
+    def is_definite(self, scored: Any) -> Array:
+        return jnp.isfinite(jnp.sum(scored.inverse_factor, axis=(1, 2)))

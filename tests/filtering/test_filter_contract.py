@@ -1,0 +1,185 @@
+"""One contract for every filter: what must hold whatever a belief is made of.
+
+A new filter goes into `FILTERS` of kaffee.filtering.filters and into `CASES` here.
+"""
+
+import os
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models import SWITCHES, directional_differences, make_belief, make_data, make_model, make_problem, random_direction
+
+from kaffee.errors import ConfigError
+from kaffee.filtering.filters import FILTERS, parse_filter
+from kaffee.filtering.gated import make_gate
+from kaffee.filtering.likelihood import window_nll
+from kaffee.filtering.recursion import Recursion, scan_terms, step
+from kaffee.filtering.rollout import forecast_ensemble
+from kaffee.filtering.smoother import smooth_rows
+from kaffee.filtering.sweep import sweep
+
+# KAFFEE_FILTER_STEPS=100000 for the full length.
+STEPS = int(os.environ.get("KAFFEE_FILTER_STEPS", "5000"))
+# Filters that are exact for a linear model, to rounding; all others converge with their size.
+EXACT = ["ekf", "lowrank:5", "moments", "ukf", "iekf:2"]
+MONTE_CARLO = ["enkf:40", "etkf:24", "letkf:24,radius=100,rotate=1", "particle:200"]
+CASES = EXACT + MONTE_CARLO
+
+
+def with_filter(dynamics, spec):
+    """Represent the dense start of a problem by a filter."""
+    by = parse_filter(spec)
+    return dynamics._replace(initial=by.start(*dynamics.initial)), by
+
+
+def test_every_filter_is_in_the_contract():
+    assert {spec.partition(":")[0] for spec in CASES} == set(FILTERS)
+
+
+@pytest.mark.parametrize(
+    ("switches", "observation"), [*((s, "projection") for s in SWITCHES), (Recursion(), "general")]
+)
+@pytest.mark.parametrize("spec", EXACT)
+def test_a_linear_model_is_filtered_as_by_kalman(spec, switches, observation, x64):
+    dynamics, observations = make_problem("linear", observation)
+    exact = eqx.filter_jit(scan_terms)(switches, dynamics, observations)
+    ours, by = with_filter(dynamics, spec)
+    terms = eqx.filter_jit(scan_terms)(Recursion(switches.assimilate, switches.transport, by), ours, observations)
+    np.testing.assert_allclose(terms.nll, exact.nll, rtol=1e-8, atol=1e-9)
+    final = terms.final.moments()
+    np.testing.assert_allclose(final.mean, exact.final.mean, atol=1e-8)
+    np.testing.assert_allclose(final.covariance, exact.final.covariance, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["enkf", "etkf", "particle"])
+def test_a_linear_model_is_filtered_as_by_kalman_within_sampling_error(kind, x64):
+    """Seeds are independent runs: their mean is within four standard errors, and a bias of order 1/K, of Kalman."""
+    dynamics, observations = make_problem("linear", missing=0.2)
+    exact = scan_terms(Recursion(), dynamics, observations)
+    size, means, scores = 2000, [], []
+    ours, by = with_filter(dynamics, f"{kind}:{size}")
+    run = eqx.filter_jit(lambda start: scan_terms(Recursion(filter=by), ours._replace(initial=start), observations))
+    for seed in range(8):
+        words = jax.random.key_data(jax.random.split(jax.random.key(seed), len(ours.initial.seeds)))
+        terms = run(ours.initial._replace(seeds=words))
+        means.append(np.asarray(terms.final.mean))
+        scores.append(np.asarray(terms.nll).sum(axis=0))
+    for found, true in ((np.array(means), exact.final.mean), (np.array(scores), exact.nll.sum(axis=0))):
+        error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+        assert np.all(np.abs(found.mean(axis=0) - np.asarray(true)) < 5.0 * error + 20.0 / size)
+
+
+@pytest.mark.parametrize("spec", CASES)
+def test_nothing_read_changes_nothing(spec, x64):
+    """A row without readings costs 0 nats and the belief is the predicted one; so does a missing entry on its own."""
+    (dynamics, observations), by = make_problem("hard"), parse_filter(spec)
+    belief = by.start(*dynamics.initial)
+    nothing = jnp.zeros(observations.mask[0].shape, bool)
+    now = step(Recursion(filter=by), dynamics, observations.observation, belief, observations.x[0], nothing)
+    np.testing.assert_allclose(now.innovation.nll, 0.0, atol=1e-9)
+    before, after = now.predicted.moments(), now.filtered.moments()
+    np.testing.assert_allclose(after.mean, before.mean, atol=1e-9)
+    if spec.startswith("particle") or "rotate" in spec or not spec.startswith(("enkf", "etkf", "letkf")):
+        np.testing.assert_allclose(after.covariance, before.covariance, atol=1e-8)
+    one = nothing.at[:, 0].set(True)
+    values = [observations.x[0].at[:, 1].set(other) for other in (0.0, 1e3)]
+    terms = [step(Recursion(filter=by), dynamics, observations.observation, belief, x, one) for x in values]
+    np.testing.assert_array_equal(terms[0].innovation.nll, terms[1].innovation.nll)
+    np.testing.assert_array_equal(terms[0].filtered.mean, terms[1].filtered.mean)
+
+
+@pytest.mark.parametrize("spec", CASES)
+def test_a_window_alone_is_the_same_as_in_a_batch(spec, x64):
+    (dynamics, observations), by = make_problem("hard"), parse_filter(spec)
+    together = scan_terms(Recursion(filter=by), dynamics._replace(initial=by.start(*dynamics.initial)), observations)
+    alone = jax.tree.map(lambda a: a[1:2], dynamics.initial)
+    single = observations._replace(x=observations.x[:, 1:2], mask=observations.mask[:, 1:2])
+    terms = scan_terms(Recursion(filter=by), dynamics._replace(initial=by.start(*alone)), single)
+    np.testing.assert_allclose(terms.nll[:, 0], together.nll[:, 1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("switches", [SWITCHES[0], SWITCHES[-1]])
+@pytest.mark.parametrize("spec", CASES[1:])
+def test_gradients_are_finite_differences(spec, switches, x64):
+    """With the noise of an ensemble held fixed; particles without resampling, which jumps."""
+    by = parse_filter("particle:200,resample_below=0" if spec.startswith("particle") else spec)
+    dynamics, observations = make_problem("smooth")
+    recursion = Recursion(switches.assimilate, switches.transport, by)
+
+    @eqx.filter_jit
+    def loss(parts):
+        given = parts._replace(initial=by.start(*parts.initial))
+        return jnp.sum(scan_terms(recursion, given, observations).nll)
+
+    direction = random_direction(dynamics, 3)
+    gradient = jax.grad(loss)(dynamics)
+    products = jax.tree.map(lambda g, d: jnp.sum(g * d), gradient, direction)
+    ours = float(sum(jax.tree.leaves(products)))
+    expected = directional_differences(loss, dynamics, direction, step=1e-6)
+    assert ours == pytest.approx(expected, rel=2e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("spec", CASES)
+def test_inference_and_training_take_every_filter(spec):
+    """The same calls: windows, sweep with gate and restarts, smoother, ensembles."""
+    model, recursion = make_model("hard", dtype=np.float32), Recursion(filter=parse_filter(spec))
+    x, mask = make_data(rows=12, dtype=np.float32)
+    assert np.isfinite(window_nll(model, x, mask, recursion, burn_in=2).loss)
+    rows = jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
+    starts = (np.array([0, 1]), np.array([5, 7]))
+    swept = sweep(model, recursion, rows, gate=make_gate(0.9999), starts=starts)
+    assert np.isfinite(swept.rows.state_mean).all()
+    members = forecast_ensemble(model, swept.beliefs, 4, 30, key=jax.random.key(0))
+    assert members.shape == (30, 2, 4, 2)
+    assert np.isfinite(members).all()
+    smoothed = smooth_rows(model, recursion, rows, jnp.full(3, 12))
+    assert all(np.isfinite(moment).all() for moment in smoothed)
+
+
+@pytest.mark.parametrize("spec", CASES)
+def test_a_long_recording_in_single_precision(spec):
+    model, recursion = make_model("hard", dtype=np.float32), Recursion(filter=parse_filter(spec.replace("200", "50")))
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((STEPS, 1, 2)), jnp.float32)
+    swept = sweep(model, recursion, x, gate=None, initial=recursion.filter.start(*make_start(model)), keep=keep_fault)
+    assert not np.asarray(swept.rows).any()
+
+
+def make_start(model):
+    belief = make_belief(windows=1, dtype=np.float32)
+    return belief.mean, belief.covariance
+
+
+def keep_fault(track, row, now):
+    return row.fault
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(x64):
+    dynamics, observations = make_problem("hard")
+    runs = []
+    for seed in (0, 0, 1):
+        ours, by = with_filter(dynamics, f"enkf:20,seed={seed}")
+        runs.append(np.asarray(scan_terms(Recursion(filter=by), ours, observations).nll))
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kalman", "filter"),
+        ("ekf:3", "takes no number"),
+        ("lowrank:0", "whole number"),
+        ("lowrank:x", "whole number"),
+        ("enkf:1", "at least two members"),
+        ("enkf:10,inflation=-1", "positive"),
+        ("enkf:10,colour=1", "no option"),
+        ("particle:10,seed=0.5", "whole number"),
+    ],
+)
+def test_a_misspelt_filter_is_refused(text, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_filter(text)
