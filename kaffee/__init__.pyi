@@ -9,6 +9,8 @@ from .data.series import Series as Series
 from .data.windows import WindowSampler as WindowSampler
 from .data.writing import write_series as write_series
 from .errors import KaffeeError as KaffeeError
+from .filtering.filters import parse_filter as parse_filter
+from .filtering.gaussian import Belief as Belief
 from .filtering.likelihood import BLIND as BLIND
 from .filtering.likelihood import CORE_COLLAPSE as CORE_COLLAPSE
 from .filtering.likelihood import FROZEN_CORE as FROZEN_CORE
@@ -26,6 +28,7 @@ from .fitting.run import Run as Run
 from .fitting.run import load as load
 from .fitting.settings import FitSettings as FitSettings
 from .foundation.hub import from_pretrained as from_pretrained
+from .inference.assimilation import assimilate as assimilate
 from .inference.online import OnlineFilter as OnlineFilter
 from .inference.recordings import filter_recordings as filter_recordings
 from .inference.recordings import impute as impute

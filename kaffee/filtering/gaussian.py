@@ -73,6 +73,12 @@ def relative_jitter(dtype: Any) -> float:
     return _RELATIVE_JITTER[jnp.dtype(dtype).name]
 
 
+def invert_factor(L: Float[Array, "W K K"]) -> Float[Array, "W K K"]:
+    """Invert a triangular factor; multiplying by the inverse is far faster than wide solves on CPUs."""
+    identity = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
+    return lax.linalg.triangular_solve(L, identity, left_side=True, lower=True)
+
+
 def innovation_covariance(
     covariance: Covariances, present: Readings, observation: ObservationMap, observation_variance: Variances
 ) -> tuple[Float[Array, "W N M"], Float[Array, "W N N"]]:
@@ -94,8 +100,7 @@ def innovate(
     observation = observation.tangent(belief.mean)
     BP, S = innovation_covariance(belief.covariance, present, observation, observation_variance)
     L = lax.linalg.cholesky(S, symmetrize_input=False)
-    identity = jnp.broadcast_to(jnp.eye(S.shape[-1], dtype=S.dtype), S.shape)
-    inverse_factor = lax.linalg.triangular_solve(L, identity, left_side=True, lower=True)
+    inverse_factor = invert_factor(L)
     whitened = jnp.einsum("bnm,bm->bn", inverse_factor, residual)
     log_det = jnp.sum(jnp.log(jnp.diagonal(L, axis1=1, axis2=2)), axis=1)
     constant = 0.5 * log(2.0 * pi) * jnp.sum(present, axis=1)

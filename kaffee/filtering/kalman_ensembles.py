@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from kaffee.errors import ConfigError
 from kaffee.filtering.beliefs import Filter
-from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, relative_jitter
+from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, invert_factor, relative_jitter
 from kaffee.model.core import Core, Covariances, States
 from kaffee.model.observation import ObservationMap
 
@@ -58,7 +58,7 @@ class Ensemble(NamedTuple):
 
 
 class EnsembleScore(NamedTuple):
-    """A reading compared with an ensemble's Gaussian predictive density, and what the update needs of it."""
+    """A reading compared with N(mean, Y'Y + R), the ensemble's predictive density; the factor is that of its matrix."""
 
     residual: Readings
     whitened: Readings
@@ -66,6 +66,7 @@ class EnsembleScore(NamedTuple):
     anomalies: Float[Array, "W K N"]
     variance: Readings
     present: Readings
+    inverse_factor: Float[Array, "W N N"]
 
 
 def _spread(members: Float[Array, "W K N"]) -> Float[Array, "W K N"]:
@@ -158,25 +159,16 @@ class EnsembleFilter(Filter):
         R = present * observation_variance
         jitter = relative_jitter(S.dtype) * (jnp.diagonal(S, axis1=1, axis2=2) + R)
         L = lax.linalg.cholesky(S + jax.vmap(jnp.diag)(R + jitter + (1.0 - present)), symmetrize_input=True)
-        y = lax.linalg.triangular_solve(L, v[:, :, None], left_side=True, lower=True)[:, :, 0]
+        Li = invert_factor(L)
+        y = (Li @ v[:, :, None])[:, :, 0]
         log_det = jnp.sum(jnp.log(jnp.diagonal(L, axis1=1, axis2=2)), axis=1)
         nll = log_det + 0.5 * jnp.sum(y**2, axis=1) + 0.5 * log(2.0 * pi) * jnp.sum(present, axis=1)
-        return EnsembleScore(v, y, nll, Y, jnp.broadcast_to(observation_variance, v.shape), present)
+        return EnsembleScore(v, y, nll, Y, jnp.broadcast_to(observation_variance, v.shape), present, Li)
 
     def inflate(self, members: Members) -> Members:
         """Widen members around their mean."""
         mean = jnp.mean(members, axis=1, keepdims=True)
         return mean + self.inflation * (members - mean)
-
-
-def _ensemble_gain(scored: EnsembleScore, target: Float[Array, "W K N"]) -> Float[Array, "W K K"]:
-    """Compute target R^-1 Y' (I + Y R^-1 Y')^-1, weights of anomalies: a K x K system whatever N and M are."""
-    Y, weight = scored.anomalies, scored.present / scored.variance
-    C = (Y * weight[:, None]) @ Y.mT
-    L = lax.linalg.cholesky(C + jnp.eye(C.shape[1], dtype=C.dtype), symmetrize_input=True)
-    right = (target * weight[:, None]) @ Y.mT
-    half = lax.linalg.triangular_solve(L, right, left_side=False, lower=True, transpose_a=True)
-    return lax.linalg.triangular_solve(L, half, left_side=False, lower=True)
 
 
 class EnKF(EnsembleFilter):
@@ -192,7 +184,9 @@ class EnKF(EnsembleFilter):
         noise = (noise - jnp.mean(noise, axis=1, keepdims=True)) * jnp.sqrt(scored.variance)[:, None]
         signals = sqrt(K - 1) * scored.anomalies
         target = scored.present[:, None] * (scored.residual[:, None] + noise) - signals
-        members = predicted.members + _ensemble_gain(scored, target) @ predicted.anomalies()
+        # K (target) = A' Y (Y'Y + R)^-1 target, by the factor that the score has computed.
+        Li = scored.inverse_factor
+        members = predicted.members + (target @ Li.mT @ (Li @ scored.anomalies.mT)) @ predicted.anomalies()
         return Ensemble(self.inflate(members), seeds)
 
 
@@ -334,4 +328,5 @@ class LocalScore(NamedTuple):
     anomalies: Float[Array, "W K N"]
     variance: Readings
     present: Readings
+    inverse_factor: Float[Array, "W N N"]
     local: Float[Array, "W M N"]

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.errors import ConfigError
 from kaffee.filtering.beliefs import Filter
-from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, relative_jitter
+from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, invert_factor, relative_jitter
 from kaffee.model.core import Core, Covariances, States
 from kaffee.model.observation import ObservationMap, Projection
 
@@ -91,7 +91,7 @@ def project(product: Callable[[Factor], Factor], diagonal: States, basis: Factor
     V = lax.stop_gradient(basis)
     Y = product(V)
     R = _cholesky(V.mT @ Y)
-    L = lax.linalg.triangular_solve(R, Y, left_side=False, lower=True, transpose_a=True)
+    L = Y @ invert_factor(R).mT
     rest = jnp.maximum(diagonal - jnp.sum(L**2, axis=2), 0.0)
     return rest, L, jnp.linalg.qr(lax.stop_gradient(Y))[0]
 
@@ -158,18 +158,19 @@ class LowRank(Filter):
         Lo = L[:, :N]
         G = jnp.eye(L.shape[2], dtype=d.dtype) + Lo.mT @ (weight[:, :, None] * Lo)
         R = lax.linalg.cholesky(G, symmetrize_input=True)
-        reduced = lax.linalg.triangular_solve(R, Lo.mT @ (weight * v)[:, :, None], left_side=True, lower=True)
+        Ri = invert_factor(R)
+        reduced = Ri @ (Lo.mT @ (weight * v)[:, :, None])
         nis = jnp.sum(weight * v**2, axis=1) - jnp.sum(reduced[:, :, 0] ** 2, axis=1)
         log_det = 0.5 * jnp.sum(jnp.log(D), axis=1) + jnp.sum(jnp.log(jnp.diagonal(R, axis1=1, axis2=2)), axis=1)
         nll = log_det + 0.5 * nis + 0.5 * log(2.0 * pi) * jnp.sum(present, axis=1)
         # Omega^-1 v = D^-1 (v - L_o G^-1 L_o' D^-1 v)
-        solved = lax.linalg.triangular_solve(R, reduced, left_side=True, lower=True, transpose_a=True)
+        solved = Ri.mT @ reduced
         u = weight * (v - (Lo @ solved)[:, :, 0])
         Bu = observation.lift(u)
         change = d * Bu + (L @ (L.mT @ Bu[:, :, None]))[:, :, 0]
         kept = jnp.concatenate([1.0 - weight * d[:, :N], jnp.ones_like(d[:, N:])], axis=1)
         # L+ = diag(kept) L R^-T, since G^-1 = R^-T R^-1.
-        posterior = lax.linalg.triangular_solve(R, kept[:, :, None] * L, left_side=False, lower=True, transpose_a=True)
+        posterior = (kept[:, :, None] * L) @ Ri.mT
         return LowRankScore(v, _whiten(v, weight, nis), nll, change, kept * d, posterior, predicted.basis)
 
     def _score_any(
@@ -189,8 +190,8 @@ class LowRank(Filter):
         variances = jnp.diagonal(S, axis1=1, axis2=2) + present * observation_variance
         extra = present * observation_variance + relative_jitter(d.dtype) * variances + (1.0 - present)
         R = lax.linalg.cholesky(S + jax.vmap(jnp.diag)(extra), symmetrize_input=True)
-        y = lax.linalg.triangular_solve(R, v[:, :, None], left_side=True, lower=True)[:, :, 0]
-        C = lax.linalg.triangular_solve(R, BP, left_side=True, lower=True)
+        Ri = invert_factor(R)
+        y, C = (Ri @ v[:, :, None])[:, :, 0], Ri @ BP
         log_det = jnp.sum(jnp.log(jnp.diagonal(R, axis1=1, axis2=2)), axis=1)
         nll = log_det + 0.5 * jnp.sum(y**2, axis=1) + 0.5 * log(2.0 * pi) * jnp.sum(present, axis=1)
 

@@ -130,7 +130,7 @@ class ParticleFilter(Filter):
         wanted = 1.0 / jnp.sum(weights**2, axis=1) < self.resample_below * K
 
         def resample(key: Key[Array, ""], w: Float[Array, " K"]) -> Array:
-            points = (jnp.arange(K) + jax.random.uniform(key, dtype=w.dtype)) / K
+            points = (jnp.arange(K, dtype=w.dtype) + jax.random.uniform(key, dtype=w.dtype)) / K
             return jnp.clip(jnp.searchsorted(jnp.cumsum(w), points), 0, K - 1)
 
         chosen = jax.vmap(resample)(keys, weights)
