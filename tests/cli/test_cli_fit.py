@@ -25,7 +25,7 @@ from kaffee.fitting.settings import FitSettings
 from kaffee.records import jsonable
 from kaffee.systems.catalogue import get_system
 
-FULL_LINEAR_FITS = True  # as in the processes that some of these tests start
+FULL_FITS = True  # as in the processes that some of these tests start
 
 
 def contents(folder):
