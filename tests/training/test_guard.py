@@ -26,7 +26,7 @@ from kaffee.training.guard import _Look as Look
 from kaffee.training.loop import Schedule
 from kaffee.training.update import initial_state
 
-FULL_FITS = True
+FULL_LOOKS = True
 
 
 class Wary:
