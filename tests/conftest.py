@@ -2,15 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import equinox as eqx
 import jax
 import pytest
 from compiling import compile_quickly
-
-from kaffee.training import linear, selection
+from shortening import shorten_fits
 
 # Every compiled program keeps some memory mapped; Linux gives a process 65 530 mappings, then compilation aborts it.
 MOST_MAPPINGS = 20_000
@@ -37,14 +35,13 @@ def few_programs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def short_linear_fits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave linear models at least squares and their noise nearly so, but where they are what is tested.
+def short_fits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave linear models at least squares and their noise nearly so, and let the guard look at short free runs.
 
-    Compiling a maximisation takes longer than nearly everything else in a small fit.
+    Compiling a maximisation and free runs of 20 000 steps take longer than everything else in a small fit. Modules
+    where they are what is tested say `FULL_FITS = True`; those with pinned looks say `FULL_LOOKS = True`.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if not getattr(request.module, "FULL_LINEAR_FITS", False):
-            schedule = replace(linear.SETTINGS.schedule, num_updates=0)
-            patch.setattr(linear, "SETTINGS", replace(linear.SETTINGS, schedule=schedule))
-            patch.setattr(selection, "EVALUATIONS", (4, 4))
+        full = getattr(request.module, "FULL_FITS", False)
+        shorten_fits(patch.setattr, linear=not full, looks=not (full or getattr(request.module, "FULL_LOOKS", False)))
         yield

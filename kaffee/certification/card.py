@@ -151,6 +151,8 @@ class ReportCard:
 
     Attributes:
         nll, crps, g_tan: Local probabilistic behaviour (embedding start, data units).
+        d_stsp_stoch, d_stsp_core: By histograms up to three coordinates and by mixtures beyond, as in the paper; those
+            of a fit's certificate are by kernel densities and cannot be compared with them.
         diverged_core, diverged_stoch: How many of the watched free runs left the attractor.
         extra: Further columns: filtered starts, more starts, within-coordinate G_tan, spectra, other references.
         protocol: How all of this was measured.

@@ -92,7 +92,8 @@ class Certifier:
     """Compute the certification losses D of a model: means over free runs with their standard errors.
 
     Always: `d_stsp_core`, `d_h_core` (shell off) and `d_stsp_stoch` (shell on). With a simulated truth also
-    `dh_core`, the error of the sum of positive Lyapunov exponents, and `blindness` = 1 - G_tan.
+    `dh_core`, the error of the sum of positive Lyapunov exponents, and `blindness` = 1 - G_tan. Here D_stsp is the
+    paper's: by histograms up to three coordinates, by mixtures beyond; certificates of a fit use kernel densities.
 
     Attributes:
         noisy: Standardised observations (T, N): where free runs start and what shell-on runs are compared with.

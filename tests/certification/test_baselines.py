@@ -23,7 +23,7 @@ from kaffee.data.series import Series
 
 NAN = np.nan
 
-FULL_LINEAR_FITS = True
+FULL_FITS = True
 
 
 @pytest.fixture(scope="module")

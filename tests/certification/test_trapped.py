@@ -19,6 +19,7 @@ from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
 from kaffee.training.guard import FreeRunGuard
 
+FULL_LOOKS = True
 ROWS, PIECE = 1200, 240
 SYSTEM = get_system("lorenz63")
 SMALL = CertificationSettings(num_starts=20, members=8, horizons=(1, 4), divergence_runs=4, divergence_steps=3000)

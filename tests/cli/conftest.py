@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from shortening import shorten_fits
 from typer.testing import CliRunner
 
 from kaffee.cli.main import app
@@ -64,7 +65,10 @@ def small():
 def run(kaffee, small, tmp_path_factory) -> Path:
     """The folder of an undisturbed run; called as impatient people call it."""
     folder = tmp_path_factory.mktemp("cli") / "lorenz63"
-    result = kaffee("fit", "lorenz63", "-o", folder, "--quiet", *small)
+    # Fixtures of a session are made before those of a module, which shorten fits elsewhere.
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_fits(patch.setattr)
+        result = kaffee("fit", "lorenz63", "-o", folder, "--quiet", *small)
     assert result.exit_code == 0, result.exception
     return folder
 

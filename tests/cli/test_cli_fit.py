@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,8 +25,6 @@ from kaffee.fitting.run import Run
 from kaffee.fitting.settings import FitSettings
 from kaffee.records import jsonable
 from kaffee.systems.catalogue import get_system
-
-FULL_LINEAR_FITS = True  # as in the processes that some of these tests start
 
 
 def contents(folder):
@@ -107,8 +106,11 @@ def test_other_settings_in_the_same_folder_are_refused(refused, run, small):
 def start(*arguments):
     # A shell that runs the tests in the background makes its children ignore interrupts; a terminal does not.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = [sys.executable, "-c", code + "from kaffee.cli.main import run; run()", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    code += "from shortening import shorten_fits; shorten_fits(); from kaffee.cli.main import run; run()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_run_killed_and_interrupted_ends_as_if_nothing_had_happened(kaffee, run, small, tmp_path):

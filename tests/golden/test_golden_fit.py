@@ -12,6 +12,7 @@ import kaffee as library
 
 from .pinned import EXPECTED, TOLERANCE, check, read, table, words
 
+FULL_LOOKS = True  # what the guard sees is pinned, too
 # Of machines and of when it was done, or different in the last bit.
 ABOUT_HERE = ("versions", "machine", "arrays", "sha256")
 UNSURE = ("spread", "value")  # of a verdict: a ratio of two small correlations

@@ -26,6 +26,8 @@ from kaffee.training.guard import _Look as Look
 from kaffee.training.loop import Schedule
 from kaffee.training.update import initial_state
 
+FULL_LOOKS = True
+
 
 class Wary:
     """Far from the shell that the run started with is bad: the fourth update on is."""

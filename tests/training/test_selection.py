@@ -17,7 +17,7 @@ from kaffee.training.selection import (
     scale_noise,
 )
 
-FULL_LINEAR_FITS = True
+FULL_FITS = True
 
 
 def test_no_row_is_both_trained_on_and_held_back():
