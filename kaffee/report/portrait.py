@@ -138,8 +138,7 @@ def plot_portrait(analysis: Analysis) -> go.Figure:
     for stability, (colour, symbol) in _LOOKS.items():
         own = [cycle for cycle in analysis.fixed_points if cycle.stability == stability]
         if own:
-            points = np.concatenate([np.repeat(analysis.observe(cycle.states), 1, axis=0) for cycle in own])
-            spots = [place(point[None], True) for point in points]
+            spots = [place(analysis.observe(cycle.states), True) for cycle in own]
             joined = {axis: np.concatenate([spot[axis] for spot in spots]) for axis in spots[0]}
             marker = {"color": colour, "symbol": symbol, "size": 9 if len(names) == 2 else 6}
             figure.add_trace(draw(**joined, mode="markers", name=f"fixed point, {stability}", marker=marker))

@@ -327,7 +327,12 @@ def compare_analyses(analyses: Sequence[Analysis]) -> Spread:
     Points of each fit are assigned to those of the fits before it so that the sum of distances is smallest; a pair
     farther apart than `NEAR` is none.
     """
-    scale = np.asarray(analyses[0].scaler.scale)
+    scale, columns = np.asarray(analyses[0].scaler.scale), analyses[0].columns
+    if other := next((each.columns for each in analyses if each.columns != columns), None):
+        raise ConfigError(
+            f"Fits of other columns cannot be compared: {', '.join(columns)} and {', '.join(other)}. Name fits of the "
+            "same data."
+        )
     groups: list[list[tuple[np.ndarray, Cycle]]] = []
     for each in analyses:
         own = [(each.observe(cycle.states[0]), cycle) for cycle in each.fixed_points]
@@ -335,8 +340,8 @@ def compare_analyses(analyses: Sequence[Analysis]) -> Spread:
         gaps = np.array(
             [[np.sqrt(np.mean(((place - centre) / scale) ** 2)) for centre in centres] for place, _ in own]
         ).reshape(len(own), len(centres))
-        rows, columns = linear_sum_assignment(np.minimum(gaps, 10.0 * NEAR))
-        joined = {row: column for row, column in zip(rows, columns, strict=True) if gaps[row, column] <= NEAR}
+        rows, assigned = linear_sum_assignment(np.minimum(gaps, 10.0 * NEAR))
+        joined = {row: column for row, column in zip(rows, assigned, strict=True) if gaps[row, column] <= NEAR}
         for row, point in enumerate(own):
             if row in joined:
                 groups[joined[row]].append(point)

@@ -21,7 +21,7 @@ from kaffee.theory.fixed_points import Cycle, solve_cycle, widen
 TAIL = 400
 """Last states of a run that are looked at; cycles of up to half as many are recognised."""
 DIVERGED, OUTSIDE, MOVING = "diverged", "outside the data's region", "moving set"
-"""Ends of runs that are on no stable cycle; the last is chaotic, quasi-periodic or a slow transient."""
+"""Ends of runs that are on no cycle; the last is chaotic, quasi-periodic or a slow transient."""
 _AT_CYCLE = 1e-3  # standardised units
 _STILL = 1e-6
 _REACH = 0.25  # of the range of training states, beyond it on both sides
@@ -39,9 +39,13 @@ class Ends(NamedTuple):
         return ~np.isfinite(self.tails).all(axis=(1, 2))
 
 
-def follow(core: Core, starts: Float[np.ndarray, "S M"], num_steps: int, *, tail: int = TAIL) -> Ends:
-    """Run a core from states for `num_steps`, and keep the last ones; a confined core is held at its wall."""
-    tail = min(tail, num_steps)
+def follow(core: Core, starts: Float[np.ndarray, "S M"], num_steps: int, *, tail: int | None = None) -> Ends:
+    """Run a core from states for `num_steps`, and keep the last ones; a confined core is held at its wall.
+
+    Args:
+        tail: How many; None: 400, but at most half of them.
+    """
+    tail = min(TAIL, num_steps // 2) if tail is None else tail
     with jax.enable_x64(True):
         wide = widen(core.without_noise().exact())
         tails, outside = _run_tails(wide, jnp.asarray(starts, jnp.float64), num_steps - tail, tail)
@@ -96,7 +100,7 @@ def find_reached_cycles(core: Core, ends: Ends, known: Sequence[Cycle]) -> list[
 
 
 def label_ends(ends: Ends, cycles: Sequence[Cycle], names: Sequence[str]) -> list[str]:
-    """Name what each run ended on: one of the stable cycles, by its name, or one of `DIVERGED, OUTSIDE, MOVING`."""
+    """Name what each run ended on: a cycle, by its name, or one of `DIVERGED, OUTSIDE, MOVING`."""
     labels = []
     for tail, outside in zip(ends.tails, ends.outside, strict=True):
         at = _nearest(cycles, tail)
@@ -110,10 +114,13 @@ def label_ends(ends: Ends, cycles: Sequence[Cycle], names: Sequence[str]) -> lis
 
 
 def _nearest(cycles: Sequence[Cycle], tail: Float[np.ndarray, "L M"]) -> int | None:
-    """Return the number of the stable cycle that a run follows in its last round; None if it does not."""
+    """Return the number of the cycle that a run follows: a stable one in its last round, any other in its whole tail.
+
+    Runs pass by what is not stable; only those that start on its stable manifold, such as an axis, end there.
+    """
     for i, cycle in enumerate(cycles):
-        if cycle.stability == "stable" and cycle.inside and cycle.order <= len(tail):
-            last = tail[-cycle.order :]
+        if cycle.inside and cycle.order <= len(tail):
+            last = tail[-cycle.order :] if cycle.stability == "stable" else tail
             gaps = np.abs(last[:, None] - cycle.states[None]).max(axis=2)
             if gaps.min(axis=1).max() <= _AT_CYCLE:
                 return i

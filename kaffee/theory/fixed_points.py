@@ -269,7 +269,7 @@ def _newton(core: Core, starts: Float[np.ndarray, "S M"], order: int) -> list[_S
 @eqx.filter_jit
 def _descend(core: Core, starts: Float[Array, "S M"], order: int) -> tuple[Float[Array, "S k M"], Float[Array, " S"]]:
     """Take z - t (J_k ... J_1 - I)^-1 (F^k(z) - z), with the t = 1, 1/2, 1/4, ... that leaves the least residual."""
-    shares = 0.5 ** jnp.arange(_HALVINGS)
+    shares = jnp.asarray(0.5 ** np.arange(_HALVINGS), starts.dtype)
 
     def miss(z: Array) -> Array:
         return jax.lax.fori_loop(0, order, lambda _, x: core(x).astype(x.dtype), z) - z
