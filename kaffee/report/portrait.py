@@ -105,11 +105,11 @@ def describe_analysis(analysis: Analysis) -> list[str]:
     lines.append(f"{100 * share:.0f} % of runs from training states end on: {end}.")
     spectrum = analysis.spectrum
     if spectrum is None:
-        return [*lines, "There are no Lyapunov exponents: these runs diverge."]
+        return [*lines, "There are no Lyapunov exponents: runs diverge."]
     value, error = spectrum.maximal, float(spectrum.standard_errors[0])
     word = "chaotic" if value > 2 * error else "contracting" if value < -2 * error else "neutral: a cycle or a torus"
     dimension = f"; Kaplan-Yorke dimension {number(spectrum.kaplan_yorke_dimension)}"
-    lines.append(f"The largest exponent there is {value:.3f} ± {error:.3f} ({word}){dimension}.")
+    lines.append(f"The largest exponent on the {analysis.measured} is {value:.3f} ± {error:.3f} ({word}){dimension}.")
     return lines
 
 

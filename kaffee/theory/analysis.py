@@ -54,7 +54,8 @@ class Analysis:
         complete: For each order whether all cycles of it were found (every sequence of regions was tried).
         cycles: Fixed points first, then by order.
         ends: Share of the starts, states of training data, whose runs end on each.
-        spectrum: Lyapunov exponents per unit time of a run on what most runs end on; None if they diverge.
+        measured: What most runs that do not diverge end on; None if all diverge.
+        spectrum: Lyapunov exponents per unit time of a run on it; None if there is none.
         free_run: That run, in data units.
         refits: Analyses of other fits of the same data.
     """
@@ -67,6 +68,7 @@ class Analysis:
     complete: Mapping[int, bool]
     cycles: tuple[Cycle, ...]
     ends: Mapping[str, float]
+    measured: str | None
     spectrum: LyapunovSpectrum | None
     free_run: Float[np.ndarray, "T N"]
     basins: Basins | None
@@ -123,6 +125,7 @@ class Analysis:
             "complete": self.complete,
             "cycles": cycles,
             "ends": self.ends,
+            "measured": self.measured,
             "exponents": exponents,
             "basins": basins and {**vars(basins), "shares": basins.shares()},
         }
@@ -198,7 +201,9 @@ def analyse(
     basins = None
     if slice_ is not None and from_grid is not None:
         basins = _draw_basins(slice_, label_ends(from_grid, cycles, names), columns, scaler)
-    spectrum, run = _measure_run(model, ends.tails[labels.index(next(iter(shares))), -1], num_steps, reconstruction.dt)
+    measured = next((name for name in shares if name != DIVERGED), None)
+    start = None if measured is None else ends.tails[labels.index(measured), -1]
+    spectrum, run = _measure_run(model, start, num_steps, reconstruction.dt)
     B = np.asarray(model.observation.matrix(), np.float64)
     return Analysis(
         columns=tuple(columns),
@@ -209,6 +214,7 @@ def analyse(
         complete={order: found.complete for order, found in enumerate(searched, start=1)},
         cycles=tuple(cycles),
         ends=shares,
+        measured=measured,
         spectrum=spectrum,
         free_run=scaler.inverse(run @ B.T),
         basins=basins,
@@ -255,10 +261,10 @@ def _choose_starts(model: StateSpaceModel, count: int, seed: int) -> Float[np.nd
 
 
 def _measure_run(
-    model: StateSpaceModel, start: Float[np.ndarray, " M"], num_steps: int, dt: float
+    model: StateSpaceModel, start: Float[np.ndarray, " M"] | None, num_steps: int, dt: float
 ) -> tuple[LyapunovSpectrum | None, Float[np.ndarray, "T M"]]:
     """Measure exponents along a run from a state on the attractor, and return the first steps of it."""
-    if not np.isfinite(start).all():
+    if start is None:
         return None, np.zeros((0, model.latent_dim))
     run = follow(model.core, start[None], num_steps, tail=num_steps).tails[0]
     if not np.isfinite(run).all():

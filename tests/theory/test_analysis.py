@@ -187,6 +187,24 @@ def test_runs_that_diverge_have_no_exponents():
     json.dumps(found.to_record(), allow_nan=False)
 
 
+def test_a_surrogate_and_a_folder_are_analysed_like_their_model(tmp_path):
+    model = Reconstruction(small_model(), Scaler.identity(2))
+    surrogate = kaffee.Surrogate()
+    surrogate.reconstruction_ = model
+    few = {"max_order": 1, "num_steps": 300, "num_starts": 10, "grid": None}
+    first, *others = (kaffee.analyse(each, **few) for each in (model, surrogate, model.save(tmp_path / "model")))
+    for other in others:
+        assert other.to_record() == first.to_record()
+
+
+def test_exponents_are_those_of_runs_that_stay_even_if_most_diverge():
+    wide = Climate.from_moments(np.zeros(2), np.eye(2), states=[[1.0, 0.0], [3.0, 0.0], [4.0, 0.0], [5.0, 0.0]])
+    found = analyse(around(two_wells, 2, climate=wide), max_order=1, num_steps=400, num_starts=4, grid=None)
+    assert found.ends == {DIVERGED: 0.75, "fixed point 1": 0.25}
+    assert found.measured == "fixed point 1"
+    assert found.spectrum.maximal == pytest.approx(np.log(0.5), abs=1e-6)
+
+
 def test_the_dimension_by_hand():
     spectrum = LyapunovSpectrum(np.array([0.5, 0.0, -2.0]), np.zeros(3), np.zeros((0, 3)), 1, 1.0, 3)
     assert spectrum.kaplan_yorke_dimension == 2.25

@@ -56,6 +56,15 @@ def test_planted_cycles_are_found_exactly_by_all_regions_and_by_the_search(x64, 
     assert cycle.residual < 1e-12
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_planted_cycles_of_a_core_with_many_gates_are_found_by_the_search(x64, order):
+    orbit = states(order, dim=24)
+    core = planted(orbit, gates=20, scale=0.15)
+    found = find_cycles(core, states(50, seed=2, dim=24), order=order)
+    assert not found.complete
+    assert nearest(found.cycles, orbit) < 1e-10
+
+
 def test_all_fixed_points_are_found_and_no_virtual_one(x64):
     # One gate: z' = 0.5 z + 2.5 max(z, 0) - 1 rests at 1/2, where its slope is 3, and at -2, where it is 1/2.
     core = ALRNN(jnp.array([0.5]), jnp.array([[2.5]]), jnp.array([-1.0]), num_gates=1)
