@@ -80,7 +80,7 @@ class Analysis:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Name the cycles: "fixed point 1", ..., "2-cycle 1", ..."""
-        return name_cycles(self.cycles)
+        return _name_cycles(self.cycles)
 
     @property
     def fixed_points(self) -> tuple[Cycle, ...]:
@@ -136,7 +136,7 @@ class Analysis:
         return jsonable(record)
 
 
-def name_cycles(cycles: Sequence[Cycle]) -> tuple[str, ...]:
+def _name_cycles(cycles: Sequence[Cycle]) -> tuple[str, ...]:
     """Number cycles within their order."""
     counts: Counter[int] = Counter()
     names = []
@@ -195,7 +195,7 @@ def analyse(
     if from_grid is not None:
         cycles += find_reached_cycles(model.core, from_grid, cycles)
     cycles.sort(key=lambda cycle: cycle.order)
-    names = name_cycles(cycles)
+    names = _name_cycles(cycles)
     labels = label_ends(ends, cycles, names)
     shares = {name: count / len(labels) for name, count in Counter(labels).most_common()}
     basins = None

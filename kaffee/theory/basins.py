@@ -75,10 +75,10 @@ def _run_tails(
     return jnp.swapaxes(states, 0, 1), outside
 
 
-def find_period(tail: Float[np.ndarray, "L M"]) -> int:
+def _find_period(tail: Float[np.ndarray, "L M"]) -> int:
     """Find the smallest k with |z_{t+k} - z_t| small at all times; 0 if there is none up to half the length.
 
-    >>> find_period(np.tile([[0.0], [1.0], [3.0]], (4, 1))), find_period(np.arange(8.0)[:, None])
+    >>> _find_period(np.tile([[0.0], [1.0], [3.0]], (4, 1))), _find_period(np.arange(8.0)[:, None])
     (3, 0)
     """
     if not np.isfinite(tail).all():
@@ -92,7 +92,7 @@ def find_reached_cycles(core: Core, ends: Ends, known: Sequence[Cycle]) -> list[
     """Solve for the cycles that runs reached and that are not known yet."""
     found: list[Cycle] = []
     for tail in ends.tails:
-        period = 0 if _nearest([*known, *found], tail) is not None else find_period(tail)
+        period = 0 if _nearest([*known, *found], tail) is not None else _find_period(tail)
         cycle = solve_cycle(core, tail[-period:]) if period else None
         if cycle is not None:
             found.append(cycle)

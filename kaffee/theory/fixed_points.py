@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Complex, Float
 
+from kaffee.data.gaps import evenly
 from kaffee.errors import ConfigError
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
@@ -25,7 +26,7 @@ from kaffee.model.wrappers import Confined
 MAX_GATES = 14
 """All sequences of regions are tried as long as order times gates is no more than this: 16 384."""
 _ROUNDS = 60
-_NEWTON_STEPS, _HALVINGS = 60, 10
+_NEWTON_STEPS, _HALVINGS, _NEWTON_STARTS = 60, 10, 200
 _BORDER = 1e-9  # how far beyond the border of its region rounding may put a state, in units of 1 + |z|
 _SAME = 1e-6
 _NUMBERS = 20_000_000  # in the matrices of one batch
@@ -92,7 +93,7 @@ def find_cycles(
 
     Args:
         starts: States from which the regions of an AL-RNN with many gates, or Newton's method, start: of training data,
-            of free runs.
+            of free runs. Newton's method takes 200 of them.
         seed: Of regions that are drawn in addition.
         max_gates: All sequences of regions are tried if order times gates is at most so many.
 
@@ -106,13 +107,14 @@ def find_cycles(
     states = np.atleast_2d(np.asarray(starts, np.float64))
     if states.shape[1] != core.latent_dim or not len(states):
         raise ConfigError(f"Starts have shape {np.shape(starts)}; give rows of {core.latent_dim} latent coordinates.")
-    regions = Regions.of(core)
+    regions = _Regions.of(core)
     if regions is not None:
         complete = order * regions.num_gates <= max_gates
         candidates = regions.enumerate(order) if complete else regions.search(states, order, seed)
         orbits = [regions.refine(orbit) for orbit in candidates]
     else:
-        complete, orbits = False, list(_newton(core, states, order))
+        some = states[evenly(len(states), min(_NEWTON_STARTS, len(states)))]
+        complete, orbits = False, _newton(core, some, order)
     found = _merge([orbit for orbit in orbits if _least_period(orbit) == order])
     cycles = [cycle for cycle in (_describe(core, orbit) for orbit in found) if cycle is not None]
     cycles.sort(key=lambda cycle: (not cycle.inside, cycle.num_unstable, *cycle.states[0]))
@@ -121,11 +123,11 @@ def find_cycles(
 
 def solve_cycle(core: Core, orbit: _States) -> Cycle | None:
     """Solve for the cycle near states that nearly repeat themselves; None if there is none, or it has a lower order."""
-    regions = Regions.of(core)
+    regions = _Regions.of(core)
     if regions is not None:
         found = [regions.refine(np.asarray(orbit, np.float64))]
     else:
-        found = list(_newton(core, np.asarray(orbit[:1], np.float64), len(orbit)))
+        found = _newton(core, np.asarray(orbit[:1], np.float64), len(orbit))
     near = [each for each in found if _distance(each, orbit) < 1e-2 and _least_period(each) == len(orbit)]
     return _describe(core, near[0]) if near else None
 
@@ -137,7 +139,7 @@ def unwrap(core: Core) -> Core:
     return core.without_noise().exact()
 
 
-class Regions(NamedTuple):
+class _Regions(NamedTuple):
     """The affine pieces of an AL-RNN in float64: one for each pattern of gates that are open."""
 
     A: Float[np.ndarray, " M"]
@@ -146,7 +148,7 @@ class Regions(NamedTuple):
     num_gates: int
 
     @classmethod
-    def of(cls, core: Core) -> "Regions | None":
+    def of(cls, core: Core) -> "_Regions | None":
         """Return the pieces of an AL-RNN with hard gates; None for any other core."""
         inner = unwrap(core)
         if not isinstance(inner, ALRNN) or inner.gate != "hard":
@@ -291,7 +293,13 @@ def _descend(core: Core, starts: Float[Array, "S M"], order: int) -> tuple[Float
         return jnp.where(sizes[best] < size(z), trials[best], z)
 
     def solve(z: Array) -> tuple[Array, Array]:
-        z = jax.lax.fori_loop(0, _NEWTON_STEPS, lambda _, x: improve(x), z)
+        # Where no share of a step improves, none ever will.
+        going = jax.lax.while_loop(
+            lambda now: now[1] & (now[2] < _NEWTON_STEPS),
+            lambda now: (after := improve(now[0]), jnp.any(after != now[0]), now[2] + 1),
+            (z, jnp.array(True), 0),
+        )
+        z = going[0]
         orbit = [z]
         for _ in range(order - 1):
             orbit.append(core(orbit[-1]).astype(z.dtype))

@@ -19,7 +19,7 @@ from kaffee.model.wrappers import Confined, as_core
 from kaffee.report import portrait
 from kaffee.systems.catalogue import get_system
 from kaffee.theory.analysis import analyse, compare_analyses
-from kaffee.theory.basins import DIVERGED, MOVING, OUTSIDE, find_period, follow, label_ends, make_grid
+from kaffee.theory.basins import DIVERGED, MOVING, OUTSIDE, _find_period, follow, label_ends, make_grid
 from kaffee.theory.fixed_points import find_cycles
 
 
@@ -112,7 +112,7 @@ def test_a_run_at_the_wall_of_a_box_is_outside():
     ends = follow(growing, np.array([[0.5, 0.2], [0.0, 0.0]]), 200)
     found = find_cycles(growing, np.zeros((1, 2)))
     assert label_ends(ends, found.cycles, ["origin"]) == [OUTSIDE, "origin"]
-    assert find_period(ends.tails[1]) == 1
+    assert _find_period(ends.tails[1]) == 1
     assert label_ends(follow(growing.inner, np.ones((1, 2)), 200), [], []) == [DIVERGED]
 
 

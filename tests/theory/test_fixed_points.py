@@ -8,7 +8,7 @@ from kaffee.errors import ConfigError
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear
 from kaffee.model.wrappers import Confined, as_core
-from kaffee.theory.fixed_points import Cycle, Regions, find_cycles, solve_cycle
+from kaffee.theory.fixed_points import Cycle, _Regions, find_cycles, solve_cycle
 
 M, P = 6, 3
 
@@ -172,7 +172,7 @@ def test_a_cycle_near_an_orbit_is_solved_for_whatever_its_order(x64):
 
 def test_many_states_are_solved_by_products(x64, monkeypatch):
     orbit = states(3)
-    regions = Regions.of(planted(orbit))
+    regions = _Regions.of(planted(orbit))
     together = regions.refine(orbit)
     monkeypatch.setattr("kaffee.theory.fixed_points._REFINED", 1)
     assert regions.refine(orbit) == pytest.approx(together, abs=1e-9)
@@ -184,4 +184,4 @@ def test_wrong_calls_say_what_to_do(x64):
         find_cycles(core, states(1), order=0)
     with pytest.raises(ConfigError, match="rows of 6 latent"):
         find_cycles(core, np.zeros((2, 4)))
-    assert Regions.of(Linear(jnp.eye(2), jnp.zeros(2))) is None
+    assert _Regions.of(Linear(jnp.eye(2), jnp.zeros(2))) is None
