@@ -27,6 +27,7 @@ from kaffee.records import jsonable, machine, read_json, versions, write_json
 from kaffee.systems.catalogue import get_system
 from kaffee.tables import Table
 from kaffee.theory.analysis import Analysis, analyse, compare_analyses
+from kaffee.theory.fixed_points import MAX_GATES, find_cycles
 
 OUTPUT = Path(__file__).parent.parent / "results" / "fixed_points"
 SIMULATION = ("simulation.num_steps=6000", "simulation.process_noise=0.0", "simulation.observation_noise=0.05")
@@ -94,6 +95,17 @@ def measure(seeds: list[int], analyses: list[Analysis]) -> dict[str, Any]:
     return jsonable({"seeds": seeds, "points": points, "spread": spread, "exponents": exponents})
 
 
+def search_agrees(candidate: Candidate) -> bool:
+    """Tell whether the search from training states alone finds the fixed points that all regions have."""
+    model = candidate.reconstruction.model
+    assert model.climate is not None
+    starts = np.asarray(model.climate.states, np.float64)
+    every, some = (find_cycles(model.core, starts, max_gates=gates).cycles for gates in (MAX_GATES, 0))
+    return len(every) == len(some) and all(
+        np.allclose(one.states, other.states, atol=1e-9) for one, other in zip(every, some, strict=True)
+    )
+
+
 def show(record: dict[str, Any]) -> list[Table]:
     """Set what was found beside the truth."""
     rows = []
@@ -136,6 +148,7 @@ def main() -> None:
         candidates = fit_all(arguments.refits)
         analyses = [analyse(each.reconstruction, num_steps=STEPS, grid=None) for each in candidates]
         record = measure([each.seed for each in candidates], analyses)
+        record["search_agrees"] = [search_agrees(each) for each in candidates]
         write_json(path, {**record, "settings": [*SIMULATION, *FEWER], "versions": versions(), "machine": machine()})
     for table in show(read_json(path, "result")):
         print(f"{table.title}\n\n{table.to_markdown()}")
