@@ -51,6 +51,7 @@ from .systems.catalogue import get_system as get_system
 from .systems.catalogue import system_names as system_names
 from .systems.simulation import simulate as simulate
 from .systems.system import System as System
+from .theory.analysis import analyse as analyse
 from .training.adaptation import Adaptation as Adaptation
 from .training.adaptation import adapt as adapt
 from .training.forcing import Forcing as Forcing

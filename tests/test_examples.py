@@ -108,6 +108,12 @@ def test_tutorial_runs(tmp_path):
     assert scope["filtered"].outcome.ok
 
 
+def test_the_portrait_of_the_henon_map_is_the_known_one():
+    found = runpy.run_path(str(ROOT / "examples" / "henon_portrait.py"))["main"](num_steps=2000, grid=5)
+    assert [cycle.order for cycle in found.cycles] == [1, 1, 2, 4]
+    assert found.spectrum.maximal == pytest.approx(0.419, abs=4 * found.spectrum.standard_errors[0])
+
+
 def test_no_placeholder_is_left_in_the_docs():
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         found = re.findall(r"\b(?:[A-Z]{3,}_LINE|TODO|FIXME|FINGER|XXX)\b", path.read_text(encoding="utf-8"))

@@ -28,6 +28,8 @@ from kaffee.records import jsonable, read_json, write_json
 from kaffee.training.loop import Watcher
 
 FOLDER, RECORD = "refits", "refits.json"
+BESIDE = "analysis"
+"""Folder of refits that were made to analyse a run, and not to choose it."""
 LAST_LOSSES = 0.1
 """Share of the updates of adaptation, the last ones, whose loss stands for a fit that holds no rows back."""
 _GOODBYE = 30.0
@@ -72,6 +74,19 @@ def fit_refits(run: Run, count: int, *, jobs: int = 1, watcher: _Watch | None = 
     scores = {str(each.seed): each.validation for each in candidates}
     write_json(run.path / FOLDER / RECORD, {"seeds": list(refits), "chosen": best.seed, "validation": jsonable(scores)})
     return candidates
+
+
+def fit_beside(run: Run, count: int, *, jobs: int = 1, watcher: _Watch | None = None) -> list[Candidate]:
+    """Fit a run with `count` seeds and leave it as it is: the fits are a run of their own in its folder `BESIDE`.
+
+    What the run has fitted is the first of them; refits that it has already, if they are enough, are taken.
+    """
+    if count_refits(run.path) >= count:
+        return load_refits(run)
+    other = Run.start(run.path / BESIDE, run.settings, run.source, run.loaded, core=run.core)
+    if not (other.path / FOLDER / RECORD).exists():
+        _copy_stages(run, other)
+    return fit_refits(other, count, jobs=jobs, watcher=watcher)
 
 
 def choose_refit(candidates: Sequence[Candidate]) -> Candidate:

@@ -1,10 +1,16 @@
 from .adaptive_forcing import filter_factors as filter_factors
 from .adaptive_forcing import forcing_strengths as forcing_strengths
 from .adaptive_forcing import sensitivity as sensitivity
+from .analysis import Analysis as Analysis
+from .analysis import MatchedPoint as MatchedPoint
+from .analysis import Spread as Spread
+from .analysis import analyse as analyse
+from .analysis import compare_analyses as compare_analyses
 from .attenuation import Measured as Measured
 from .attenuation import ScalarSystem as ScalarSystem
 from .attenuation import fit_kalman as fit_kalman
 from .attenuation import series_attenuation as series_attenuation
+from .basins import Basins as Basins
 from .contraction import anti_contraction as anti_contraction
 from .contraction import dispersion as dispersion
 from .contraction import measure_rescaling as measure_rescaling
@@ -16,6 +22,9 @@ from .dpc import Gap as Gap
 from .dpc import GapLog as GapLog
 from .dpc import find_gaps as find_gaps
 from .dpc import fixed_score as fixed_score
+from .fixed_points import Cycle as Cycle
+from .fixed_points import Found as Found
+from .fixed_points import find_cycles as find_cycles
 from .tracing import Trace as Trace
 from .tracing import trace as trace
 from .volume import assimilation as assimilation
