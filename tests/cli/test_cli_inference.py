@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small import DT, gappy_series, small_model, small_settings
 
-from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.data.reading import read_series
 from kaffee.data.scaler import Scaler
 from kaffee.data.writing import write_series
@@ -276,3 +276,19 @@ def test_a_reader_that_leaves_ends_well(pipe):
         pipe.stdin.close()
     assert pipe.wait(timeout=120) == 0
     assert pipe.stderr.read() == b""
+
+
+@pytest.mark.parametrize("name", ["lowrank:4", "ukf", "enkf:50"])
+def test_another_filter_is_one_option_away(kaffee, trained, reconstruction, file, tmp_path, name):
+    output = tmp_path / "out.csv"
+    result = kaffee("filter", trained, file, "-o", output, "--quantiles", "0.5", "--filter", name)
+    assert result.exit_code == 0, result.exception
+    ours = reconstruction.with_filter(name)
+    assert read_series(output) == filter_recordings(ours, gappy_series()).to_series([0.5])
+    assert load(ours.save(tmp_path / "model")).filter_name == name
+
+
+def test_a_misspelt_filter_is_refused_before_the_work(refused, trained, file, tmp_path):
+    message = refused("forecast", trained, file, "-o", tmp_path / "out.csv", "--filter", "kalman")
+    assert "kalman" in message
+    assert "lowrank" in message
