@@ -122,7 +122,7 @@ def denoise(series: Series, settings: ContextSettings, scaler: Scaler | None = N
             smoothed = smooth_context(readings, states, lags, regression, pairs, noise)
         clean = smoothed.observation_std.max() < CLEAN and all(map(np.all, usable))
         if clean and len(pairs.features) > NOISY_CENTRES:
-            pairs, regression = _learn(states, usable, lags, settings, settings.max_centres)
+            pairs, regression = _learn(states, usable, lags, settings, settings.max_centres, regression)
             smoothed = smooth_context(readings, states, lags, regression, pairs, noise)
         yield ContextReading(scaler, lags, number, states, pairs, regression, smoothed)
         if clean:
@@ -136,6 +136,7 @@ def _learn(
     lags: tuple[int, ...],
     settings: ContextSettings,
     most: int,
+    same: KernelRegression | None = None,
 ) -> tuple[Pairs, KernelRegression]:
     pairs = make_pairs(states, lags, usable)
     if len(pairs.features) < FEWEST_PAIRS:
@@ -144,7 +145,7 @@ def _learn(
             "needed to continue it. Give more rows, or rows with fewer gaps."
         )
     how: dict[str, Any] = {name: getattr(settings, name) for name in ("kernels", "lengths", "block")}
-    return pairs, regress(pairs.features, pairs.targets, max_centres=min(most, settings.max_centres), **how)
+    return pairs, regress(pairs.features, pairs.targets, max_centres=min(most, settings.max_centres), same=same, **how)
 
 
 def _interpolate(x: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "T N"]:

@@ -7,7 +7,7 @@ space: a row is predicted from all but its block of time, which is a closed form
 small ridges single precision would not do, and nothing has to be compiled.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,6 +84,7 @@ def regress(
     max_centres: int = 1000,
     max_trial: int = 300,
     measured: bool = True,
+    same: KernelRegression | None = None,
 ) -> KernelRegression:
     """Regress y on x; kernel, length and ridge are those with the least left-out residuals.
 
@@ -93,25 +94,34 @@ def regress(
         max_centres: Centres of the result; with fewer rows all of them are.
         max_trial: Centres of the trials.
         measured: Leave rows out of the result again, where it has more centres than the trials.
+        same: A regression of the same rows, whose kernel and length are taken; only the ridge is chosen again.
     """
     offset, linear, larger = _fit_linear(x, y)
     rest = y - offset - x @ linear.T
     few, many = (x[_spread(len(x), count)] for count in (max_trial, max_centres))
     unit = _median_distance(few)
-    distances = cdist(x, few)
-    trials = [_decompose(x, few, distances, kernel, length * unit) for kernel in kernels for length in lengths]
-    scored = [(*_leave_out(trial, rest, ridge, block)[1:], trial) for trial in trials for ridge in ridges]
-    _, ridge, trial = min(scored, key=lambda each: each[0])
-    if measured and len(many) > len(few):
-        trial = _decompose(x, many, cdist(x, many), trial.kernel, trial.length)
-    left_out, score, _ = _leave_out(trial, rest, ridge, block)
+    distances, inner = cdist(x, few), cdist(few, few)
+    choices = [(kernel, length * unit) for kernel in kernels for length in lengths]
+    best: tuple[float, float, _Spectrum] | None = None
+    for kernel, length in choices if same is None else [(same.kernel, same.length)]:
+        spectrum = _decompose(distances, inner, kernel, length)
+        found, ridge, _ = min(_leave_out(spectrum, rest, ridges, block), key=lambda each: each[0])
+        if best is None or found < best[0]:
+            best = found, ridge, spectrum
+    assert best is not None, "there is a kernel and a length"
+    _, ridge, trial = best
+    between = inner if len(many) == len(few) else cdist(many, many)
+    if len(many) > len(few):
+        distances = cdist(x, many)
+        trial = _decompose(distances, between, trial.kernel, trial.length) if measured else trial
+    ((score, _, left_out),) = _leave_out(trial, rest, (ridge,), block)
     left_out = larger * left_out  # rows are left out of the kernels only
     profile = KERNELS[trial.kernel].profile
-    K = profile(cdist(many, many) / trial.length, np)
+    K = profile(between / trial.length, np)
     if len(many) == len(x):
         weights = cho_solve(cho_factor(K + (ridge + _JITTER) * np.eye(len(K))), rest)
     else:
-        Phi = profile(cdist(x, many) / trial.length, np)
+        Phi = profile(distances / trial.length, np)
         normal = Phi.T @ Phi + ridge * K
         normal[np.diag_indices(len(K))] += _JITTER * np.trace(normal) / len(K)
         weights = cho_solve(cho_factor(normal), Phi.T @ rest)
@@ -146,40 +156,44 @@ def _fit_linear(x: Float[np.ndarray, "T M"], y: Float[np.ndarray, "T N"]) -> tup
     return mean_y - A @ mean_x, A, np.maximum(larger, 1.0)
 
 
-def _decompose(x: Any, centres: Any, distances: Any, kernel: str, length: float) -> _Spectrum:
-    """Decompose the kernel's features: K = Z s Z' for all rows as centres, else that of the Nystroem features."""
+def _decompose(distances: Any, inner: Any, kernel: str, length: float) -> _Spectrum:
+    """Decompose the kernel's features: K = Z s Z' for all rows as centres, else that of the Nystroem features.
+
+    distances: Of all rows from the centres; inner: of the centres from one another.
+    """
     Phi = KERNELS[kernel].profile(distances / length, np)
-    if len(centres) == len(x):
-        s, Z = eigh(Phi, driver="evd", overwrite_a=True)
+    if len(distances) == len(inner):
+        s, Z = eigh(Phi, driver="evd", overwrite_a=True, check_finite=False)
         return _Spectrum(kernel, length, Z, np.maximum(s, 0.0))
-    K = KERNELS[kernel].profile(cdist(centres, centres) / length, np)
+    K = KERNELS[kernel].profile(inner / length, np)
     K[np.diag_indices(len(K))] += _JITTER * len(K)
     L = np.linalg.cholesky(K)
-    Psi = solve_triangular(L, Phi.T, lower=True).T
-    s, U = eigh(Psi.T @ Psi, driver="evd")
+    Psi = solve_triangular(L, Phi.T, lower=True, check_finite=False).T
+    s, U = eigh(Psi.T @ Psi, driver="evd", overwrite_a=True, check_finite=False)
     s = np.maximum(s, 1e-12 * s[-1])
     return _Spectrum(kernel, length, Psi @ (U / np.sqrt(s)), s)
 
 
-def _leave_out(spectrum: _Spectrum, y: Any, ridge: float, block: int) -> tuple[np.ndarray, float, float]:
-    """Compute residuals with each row's block left out, their score, and the ridge.
+def _leave_out(
+    spectrum: _Spectrum, y: Any, ridges: Iterable[float], block: int
+) -> Iterator[tuple[float, float, np.ndarray]]:
+    """Compute the score, the ridge and the residuals with each row's block left out, for every ridge.
 
     With H = Z g Z', g = s / (s + ridge), the block b leaves  (I - H_bb)^-1 (y - H y)_b.
     """
     Z, s = spectrum.Z, spectrum.s
-    g = s / (s + ridge)
     projected = Z.T @ y
-    residual = y - Z @ (g[:, None] * projected)
-    T, K = Z.shape
+    (T, K), N = Z.shape, y.shape[1]
     pad = -T % block
-    Zb = np.pad(Z, ((0, pad), (0, 0))).reshape(-1, block, K)
-    H = (Zb * g) @ Zb.transpose(0, 2, 1)
-    inner = np.eye(block) - H
+    Zb = np.concatenate([Z, np.zeros((pad, K))]).reshape(-1, block, K)
+    yb = np.concatenate([y, np.zeros((pad, N))]).reshape(-1, block, N)
+    across = np.ascontiguousarray(Zb.transpose(0, 2, 1))
     # Rounding: a block that determines itself completely is not predicted at all.
-    inner[:, np.arange(block), np.arange(block)] += 1e-12
-    rows = np.pad(residual, ((0, pad), (0, 0))).reshape(-1, block, y.shape[1])
-    left_out = np.linalg.solve(inner, rows).reshape(-1, y.shape[1])[:T]
-    # What single precision makes of sums of large weights with alternating signs.
-    rounding = ROUNDING**2 * np.sum((projected / (s + ridge)[:, None]) ** 2, axis=0)
-    score = float(np.mean(0.5 * np.log(np.mean(left_out**2, axis=0) + rounding + 1e-30)))
-    return left_out, score, ridge
+    identity = (1.0 + 1e-12) * np.eye(block)
+    for ridge in ridges:
+        g = s / (s + ridge)
+        weighted = Zb * g
+        left_out = np.linalg.solve(identity - weighted @ across, yb - weighted @ projected).reshape(-1, N)[:T]
+        # What single precision makes of sums of large weights with alternating signs.
+        rounding = ROUNDING**2 * np.sum((projected / (s + ridge)[:, None]) ** 2, axis=0)
+        yield float(np.mean(0.5 * np.log(np.mean(left_out**2, axis=0) + rounding + 1e-30))), ridge, left_out
