@@ -12,8 +12,10 @@ import argparse
 import resource
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import reduce
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +225,10 @@ def main() -> None:
             continue  # by another process that runs the same command
         began = time.perf_counter()
         try:
-            write_json(result_path(case, seed, arm), jsonable(measure(case, seed, arm, overrides), digits=5))
+            # In a process of its own: programs that JAX keeps of earlier cases are no memory of this one.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as worker:
+                found = worker.submit(measure, case, seed, arm, overrides).result()
+            write_json(result_path(case, seed, arm), jsonable(found, digits=5))
             outcome = f"{time.perf_counter() - began:.0f} s"
         except Unavailable as reason:
             outcome = f"left out: {reason}"

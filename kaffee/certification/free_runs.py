@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.checkpoint.reconstruction import Reconstruction
-from kaffee.data.gaps import complete_rows, constant_columns, evenly, longest_stretch, pieces, stretches
+from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, longest_stretch, pieces, stretches
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free_runs
@@ -257,15 +257,17 @@ def _build_target(train: Series, test: Series) -> tuple[Target, list[AttractorDi
                 f"compared with at least {MIN_ROWS}. Hold out more, or leave out columns with many gaps."
             )
         parts = Series.from_arrays(known[0])
+        known = [complete(values) for series in (train, test) for values in series.recordings]
     varying = ~constant_columns(rows)
     if not varying.any():
         raise DataError(f"{test.label}: every held-out coordinate is constant, so there are no dynamics to compare.")
     # Histograms would need a hundred times the rows that a recording has.
     target = Target(rows, "kernel", spectra=in_order, length=len(rows), columns=varying)
     if in_order:
-        target = target.with_delays([*known, rows])
+        known = [*known, rows]
+        target = target.with_delays(known)
     floors = target.measure(pieces(parts, len(rows)))
-    return target.with_extent([*known, rows], len(rows)), floors, drawn
+    return target.with_extent(known, len(rows)), floors, drawn
 
 
 def _reduce(by: Callable[..., Any], distances: list[AttractorDistances]) -> AttractorDistances:

@@ -29,7 +29,7 @@ from kaffee.records import jsonable, versions
 from kaffee.training.adaptation import Adaptation, adapt, build_guard
 from kaffee.training.loop import Schedule, Trained, Watcher
 from kaffee.training.pretraining import Pretraining, initialise_shell, pretrain
-from kaffee.training.selection import HeldBack, Judge, hold_back
+from kaffee.training.selection import HELD_BACK, HeldBack, Judge, hold_back
 from kaffee.training.update import TrainState, initial_state
 
 UNTRAINED = Pretraining(window=1, schedule=Schedule(num_updates=0))
@@ -137,6 +137,7 @@ def adapt_prior(
     context: Float[np.ndarray, "T N"] | None = None,
     climbing: Climbing | Reading | None = None,
     unadapted: Reconstruction | None = None,
+    calibrating: Judge | None = None,
     store: StageStore | None = None,
     watcher: _Watching = None,
     **options: Any,
@@ -148,6 +149,7 @@ def adapt_prior(
         climbing: The linear model, or that in context, and the held-back rows that choose between it and the trained
             one.
         unadapted: What is kept if the model in context is chosen.
+        calibrating: Forecasts over several steps that scale the noise where nothing is chosen.
         options: For `kaffee.adapt`.
     """
     chosen, start = get_method(method), prior.model
@@ -156,6 +158,7 @@ def adapt_prior(
     def finish(trained: Trained) -> Reconstruction:
         model = trained.model if context is None else contexts.read_all(trained.model, context)
         if climbing is None:
+            model = model if calibrating is None else calibrating.calibrate(model)[0]
             return prior.with_model(model, method).with_filter(adaptation.filter)
         if isinstance(climbing, Reading):
             better, rungs = choose_adapted(climbing, model)
@@ -295,10 +298,21 @@ def fit(
         seed=seed,
         context=start.context,
         climbing=climbing,
+        calibrating=_calibrate_by(rows, settings) if held is None and start.context is None else None,
         store=store,
         watcher=partial(watch, f"Adaptation ({settings.method})", adaptation.schedule.num_updates),
     )
     return Fit(prior, fitted, train, test, settings, linear)
+
+
+def _calibrate_by(rows: Series, settings: FitSettings) -> Judge | None:
+    """Judge a fit that holds nothing back by forecasts of the ends of its rows; None if it is not to be calibrated.
+
+    These rows were trained on, but only one step at a time: noise that makes one step likely stands for errors of the
+    model as well, which are alike in successive steps and add up faster than white noise.
+    """
+    wanted = settings.adaptation.calibration and settings.method in ("kaffee", "frozen_core")
+    return Judge(hold_back(rows)) if wanted and max(rows.lengths) * HELD_BACK >= 1.0 else None
 
 
 def _fit_in_context(

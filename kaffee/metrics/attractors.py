@@ -92,13 +92,14 @@ class Extent(NamedTuple):
 
     @classmethod
     def measure(cls, recordings: Recordings, length: int, delays: Delays | None = None) -> Self:
-        """Measure the extent of complete recordings by pieces of one length.
+        """Measure the extent of complete recordings by pieces of one length, at most that of the longest.
 
-        Where no recording is as long as a piece, all rows are one.
+        What a run covers cannot be judged by more than recordings show: many short ones may each be elsewhere.
         """
+        length = min(length, max(map(len, recordings)))
         everything = np.concatenate(recordings)
         unit = everything.var(axis=0)
-        parts = [part for values in recordings for part in _overlapping(values, length)] or [everything]
+        parts = [part for values in recordings for part in _overlapping(values, length)]
         seen = everything if delays is None else np.concatenate([delays.embed(values) for values in recordings])
         quietest = min(_activity(part, unit) for part in parts)
         extent = cls(_thin(seen, MAX_DENSITY_ROWS), delays, 0.0, unit, quietest, half_structure(recordings))

@@ -30,6 +30,8 @@ MOST_PRINCIPAL = 24
 ROWS_PER_COEFFICIENT = 2
 # A series that stays in its range has no growing mode; a forecast that had one would be a baseline of straw.
 STABLE = 0.999
+# Nor does it come to rest farther from its mean than its rows are, in standard deviations, the root mean square.
+FARTHEST_REST = 1.0
 CHUNK = 10_000
 HARMONICS = (1, 2, 4)
 # A period has at least so many cycles in the data, and rows in a cycle.
@@ -120,6 +122,10 @@ class Autoregression:
         """Latent coordinates of its state-space model."""
         return max(len(self.A), 1) * len(self.c) + len(self.C) * self.U.shape[1] + self.H.shape[1]
 
+    def rest(self) -> Float[np.ndarray, " N"]:
+        """Compute the point of rest, mu = sum_k A_k mu + c."""
+        return np.linalg.solve(np.eye(len(self.c)) - self.lags.sum(axis=0), self.c)
+
     def radius(self) -> float:
         """Compute the largest modulus of its modes; of the differences, if it is of differences."""
         lags = self.lags
@@ -179,11 +185,49 @@ class _Sums:
         tail = [y[start - k : stop - k] @ self.U for k in range(s.order + 1, s.reach + 1)]
         return np.hstack([*lags, *tail, np.ones((stop - start, 1)), harmonics(t[start:stop], s), y[start:stop]])
 
-    def solve(self, ridge: float) -> Autoregression:
-        """Solve min_W |x - f W|^2 / rows + ridge |W|^2, constant and harmonics without penalty."""
+    def settle(self, ridge: float) -> Autoregression | None:
+        """Solve for a regression that stays where the data are: no growing mode, no rest far away; None if it grows.
+
+        Many short recordings that begin alike drift; a constant that stands for it, with modes that decay in longer
+        than a recording, comes to rest tens of standard deviations away. Then the regression is solved again around a
+        nearer point of rest, with x_t - mu in place of x_t and without a constant.
+        """
+        model = _stabilise(self.solve(ridge))
+        if model is None or model.structure.differenced or not len(model.lags):
+            return model
+        rest = self._approach(model.rest())
+        if rest is None:
+            return model
+        again = _stabilise(self.solve(ridge, rest))
+        return None if again is None else replace(again, c=rest - again.lags.sum(axis=0) @ rest)
+
+    def _approach(self, rest: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"] | None:
+        """Return a point of rest that is as far from the mean of the data as rows are; None if it is no farther."""
+        rows, N = max(self.rows, 1), len(self.U)
+        mean = self.products[self.num_lags, -N:] / rows
+        variance = np.diag(self.products)[-N:] / rows - mean**2
+        distance = float(np.sqrt(np.mean((rest - mean) ** 2 / np.maximum(variance, LEAST_VARIANCE))))
+        return None if distance <= FARTHEST_REST else mean + (rest - mean) * (FARTHEST_REST / distance)
+
+    def _centre(self, rest: Float[np.ndarray, " N"]) -> Float[np.ndarray, "K K"]:
+        """Compute the sums of x - mu instead of x, and none of the constant."""
+        one, s = self.num_lags, self.structure
+        change = np.eye(len(self.products))
+        change[one, :one] = -np.concatenate([np.tile(rest, s.order), np.tile(rest @ self.U, max(s.reach - s.order, 0))])
+        change[one, -len(rest) :] = -rest
+        products = change.T @ self.products @ change
+        products[one], products[:, one] = 0.0, 0.0
+        return products
+
+    def solve(self, ridge: float, rest: Float[np.ndarray, " N"] | None = None) -> Autoregression:
+        """Solve min_W |x - f W|^2 / rows + ridge |W|^2, constant and harmonics without penalty.
+
+        With a point of `rest` the regression is of x - rest, and its constant is 0.
+        """
         s, N, J = replace(self.structure, ridge=ridge), len(self.U), 2 * self.structure.harmonics
         K = self.num_lags + 1 + J
-        ff, fx, xx = self.products[:K, :K], self.products[:K, K:], self.products[K:, K:]
+        products = self.products if rest is None else self._centre(rest)
+        ff, fx, xx = products[:K, :K], products[:K, K:], products[K:, K:]
         rows = max(self.rows, 1)
         scale = np.trace(xx) / (rows * N) if s.differenced else 1.0
         penalty = np.diag([ridge * scale] * self.num_lags + [1e-9] * (1 + J))
@@ -226,8 +270,7 @@ def _stabilise(model: Autoregression) -> Autoregression | None:
 def fit_autoregression(series: Series, structure: Structure) -> Autoregression:
     """Fit a regression to a standardised series; gaps are filled by straight lines."""
     sums = _Sums([interpolate(x) for x in series.recordings], list(series.row_times), structure)
-    model = sums.solve(structure.ridge)
-    return _stabilise(model) or model
+    return sums.settle(structure.ridge) or sums.solve(structure.ridge)
 
 
 def find_season(series: Series) -> float | None:
@@ -322,8 +365,8 @@ def choose_structures(
             sums = _Sums(complete, times, structure)
             if sums.rows < 2:
                 continue
-            models = [sums.solve(ridge) for ridge in (RIDGES if sums.num_lags else RIDGES[:1])]
-            scored = [(score(model), model) for model in map(_stabilise, models) if model is not None]
+            models = [sums.settle(ridge) for ridge in (RIDGES if sums.num_lags else RIDGES[:1])]
+            scored = [(score(model), model) for model in models if model is not None]
             found += [min(scored, key=_mean)] if scored else []
         return found
 

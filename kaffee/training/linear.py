@@ -21,6 +21,7 @@ from kaffee.model.observation import LinearObservation
 from kaffee.model.statespace import Climate, Shell, StateSpaceModel
 from kaffee.training.adaptation import Adaptation, adapt
 from kaffee.training.autoregression import (
+    FARTHEST_REST,
     STABLE,
     WIDE_LATENT,
     Autoregression,
@@ -141,13 +142,23 @@ def _build_states(
     return np.concatenate(tables)
 
 
-def _stabilise(model: StateSpaceModel, radius: float) -> StateSpaceModel:
-    """Scale A down to a spectral radius if it is larger."""
+def _stabilise(model: StateSpaceModel, radius: float, farthest: float) -> StateSpaceModel:
+    """Scale A down to a spectral radius if it is larger, and bring its point of rest near if it is farther away."""
     assert isinstance(model.core, Linear)
-    found = _spectral_radius(model)
-    if found <= radius + 1e-6:
-        return model
-    return model.replace(core=Linear(model.core.A * (radius / found), model.core.h))
+    core, found = model.core, _spectral_radius(model)
+    if found > radius + 1e-6:
+        core = Linear(core.A * (radius / found), core.h)
+        model = model.replace(core=core)
+    distance = _rest_distance(model) if np.isfinite(farthest) else 0.0
+    return model if distance <= farthest else model.replace(core=Linear(core.A, core.h * (farthest / distance)))
+
+
+def _rest_distance(model: StateSpaceModel) -> float:
+    """Compute |B (1 - A)^-1 h|, the root mean square: how far from 0, the mean of standardised data, a run rests."""
+    assert isinstance(model.core, Linear)
+    A, h = (np.asarray(each, np.float64) for each in (model.core.A, model.core.h))
+    rest = model.observation.observe(_single(np.linalg.solve(np.eye(len(A)) - A, h)[None]))
+    return float(np.sqrt(np.mean(np.asarray(rest, np.float64) ** 2)))
 
 
 def _spectral_radius(model: StateSpaceModel) -> float:
@@ -202,12 +213,12 @@ def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -
 class _Best(Watcher):
     """Keep the iterate that forecasts held-back rows best; the start is the first candidate."""
 
-    def __init__(self, judge: Judge, radius: float) -> None:
-        self.judge, self.radius = judge, radius
+    def __init__(self, judge: Judge, radius: float, farthest: float) -> None:
+        self.judge, self.radius, self.farthest = judge, radius, farthest
         self.score, self.model = np.inf, None  # type: float, StateSpaceModel | None
 
     def visited(self, update: int, model: StateSpaceModel) -> None:
-        candidate = _stabilise(model, self.radius)
+        candidate = _stabilise(model, self.radius, self.farthest)
         score = self.judge.score(candidate).mean
         if self.model is None or score < self.score:
             self.score, self.model = score, candidate
@@ -272,10 +283,12 @@ def fit_linear(
     regression, share, start = starts[int(np.argmin(scores))]
     structure = regression.structure
     radius = max(STABLE, _spectral_radius(start))
+    # Of differences every level is a point of rest.
+    farthest = np.inf if structure.differenced else max(FARTHEST_REST, _rest_distance(start))
     settings = _adapt_settings(structure.memory, start, held.part)
     if any(np.isnan(x).any() for x in held.part.recordings):
         settings = replace(settings, optimiser=FAR)
-    watcher = _Best(judge, radius)
+    watcher = _Best(judge, radius, farthest)
     if settings.schedule.num_updates:
         adapt(start, held.part, KAFFEE, settings, seed=seed, watcher=watcher)
     part, scales = judge.calibrate(watcher.model or start)
@@ -284,7 +297,7 @@ def fit_linear(
     moved = jax.tree.map(
         lambda a, b, c: a + (b - c), *((m.core, m.shell) for m in (again, watcher.model or start, start))
     )
-    model = _stabilise(scale_noise(again.replace(core=moved[0], shell=moved[1]), *scales), radius)
+    model = _stabilise(scale_noise(again.replace(core=moved[0], shell=moved[1]), *scales), radius, farthest)
     scored = judge.score(part)
     # Held-back rows are now among what it was fitted to: only a failure is worse there.
     model = model if judge.score(model).mean < scored.mean + MOST_CLOSE else part

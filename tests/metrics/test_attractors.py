@@ -90,6 +90,17 @@ def test_data_shorter_than_a_piece_are_taken_as_a_whole():
     assert extent.find_trapped(np.zeros((0, 240, 1))).tolist() == []
 
 
+def test_many_short_recordings_may_each_be_elsewhere():
+    t, rng = np.arange(80.0), np.random.default_rng(0)
+    centres = rng.standard_normal((30, 2)) * 5.0
+    recordings = [c + np.stack([np.sin(0.3 * t), np.cos(0.3 * t)], axis=1) for c in centres]
+    extent = Extent.measure(recordings, 1000)
+    long = np.arange(1000.0)
+    like_one = centres[3] + np.stack([np.sin(0.3 * long), np.cos(0.3 * long)], axis=1)
+    far, at_rest = like_one + 40.0, np.broadcast_to(centres[3], (1000, 2))
+    assert extent.find_trapped(np.array([like_one, far, at_rest])).tolist() == [False, True, True]
+
+
 @pytest.mark.parametrize(("dim", "estimator"), [(3, "histogram"), (4, "mixture")])
 def test_the_estimator_is_chosen_by_the_number_of_coordinates_and_named(dim, estimator):
     x, y = (np.random.default_rng(seed).standard_normal((300, dim)) for seed in (0, 1))

@@ -124,6 +124,24 @@ def test_growing_modes_are_held_back_or_refused():
     assert _stabilise(replace(model, A=np.array([[[2.1]], [[-1.1]]]), structure=Structure(1, differenced=True))) is None
 
 
+def test_drift_within_short_recordings_does_not_come_to_rest_far_away():
+    rng = np.random.default_rng(0)
+    # All begin near 0 and drift upwards for as long as they last.
+    recordings = [np.cumsum(0.1 + 0.1 * rng.standard_normal((15, 2)), axis=0) for _ in range(200)]
+    everything = np.concatenate(recordings)
+    mean, std = everything.mean(axis=0), everything.std(axis=0)
+    series = Series.from_arrays([(x - mean) / std for x in recordings])
+    model = fit_autoregression(series, Structure(1))
+    assert np.sqrt(np.mean(model.rest() ** 2)) == pytest.approx(autoregression.FARTHEST_REST, rel=0.05)
+    # Where it rests nearby, nothing changes: the regression is that of least squares, with a constant.
+    x = 1.0 + autoregressive([0.5])
+    near = fit_autoregression(Series.from_arrays(x), Structure(1, ridge=0.0))
+    table = np.column_stack([x[:-1], np.ones(len(x) - 1)])
+    np.testing.assert_allclose(
+        [near.A[0, 0, 0], near.c[0]], np.linalg.lstsq(table, x[1:], rcond=None)[0].ravel(), rtol=1e-5
+    )
+
+
 def test_structures_are_bounded_by_rows_and_by_the_cost_of_a_filter():
     def sizes(rows, N, most=256):
         series = Series.from_arrays(np.random.default_rng(0).standard_normal((rows, N)))
