@@ -19,11 +19,6 @@ _LAST = 0.1
 _WORSE = 1.5
 """How many times as far from the data as the prior's a core is that training has spoilt."""
 
-_KERNEL = (
-    "A kernel map knows what stands in the rows that it has read, and no setting of training changes it: more rows; or "
-    "--rung alrnn, which keeps the AL-RNN that was no better on held-back rows."
-)
-
 
 def suggest_remedies(certificate: Certificate) -> list[str]:
     """Say what to change in the fit, a sentence for each fault; nothing if all known checks pass."""
@@ -31,8 +26,6 @@ def suggest_remedies(certificate: Certificate) -> list[str]:
     rungs = certificate.page.get("rungs") or {}
     if rungs.get("chosen") == "linear":
         return _mend_linear(certificate, failed, rungs)
-    if rungs.get("chosen") == "kernel":
-        return [_KERNEL] if failed else []
     remedies = []
     signs = _find_overfitting(certificate) if failed else ""
     if signs:

@@ -66,7 +66,7 @@ def conclude(
     prior, fitted = result.prior.reconstruction, result.fitted.reconstruction
     linear = None if result.linear is None else result.linear.reconstruction
     # The linear model was not made of the prior, and what was kept as it was is the prior.
-    made_of = None if fitted.provenance.get("rungs", {}).get("chosen") in ("linear", "kernel", "incontext") else prior
+    made_of = None if fitted.provenance.get("rungs", {}).get("chosen") in ("linear", "incontext") else prior
     known: dict[str, Any] = {"prior": made_of, "linear": linear, "truth": loaded.truth, "refits": refits or ()}
     certificate = certify(fitted, result.train, result.test, watch=watch, **known)
     origin, rungs = fitted.provenance, fitted.provenance.get("rungs")

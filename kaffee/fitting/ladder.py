@@ -1,4 +1,4 @@
-"""The ladder: a linear state space, a kernel map in context, an AL-RNN that starts as linear; held-back rows choose.
+"""The ladder of models: a linear state space, then an AL-RNN that starts from it; held-back rows choose.
 
 They choose as well between a model that has read the rows in context and what training has made of it.
 """
@@ -8,36 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, FitSettings
-from kaffee.foundation.incontext import read_context
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.guard import FreeRunGuard
-from kaffee.training.linear import MOST_CLOSE, LinearFit, fit_linear, with_gates
-from kaffee.training.selection import WEIGHTS, HeldBack, Judge, Scored, scale_noise
+from kaffee.training.linear import LinearFit, fit_linear, with_gates
+from kaffee.training.selection import WEIGHTS, HeldBack, Judge, Scored
 
 # Nats per entry that forecasts must be better for free runs with noise that are worse than those of the linear model.
 WORTH_IT = 0.1
 # Of its own distance, and in nats: a linear model's free runs are no better if they are only so much closer.
 AS_GOOD, NATS = 1.1, 0.05
-# Up to so many rows and coordinates a kernel map is tried: more rows are trained on as well, and cost it their cube.
-KERNEL_ROWS, KERNEL_COORDINATES = 2_000, 6
 
 
 @dataclass(frozen=True, eq=False)
 class Climbing:
-    """Training rows, the judge by those held back, the linear model, and the AL-RNN's start; None: there is none.
-
-    `kernel` has read the rows but for those held back in context; None if they are many, or of many coordinates.
-    """
+    """Training rows, the judge by those held back, the linear model, and the AL-RNN's start; None: there is none."""
 
     rows: Series
     judge: Judge
     linear: LinearFit
     start: StateSpaceModel | None
     forced: bool = False
-    kernel: StateSpaceModel | None = None
 
 
 def prepare(rows: Series, held: HeldBack, settings: FitSettings) -> Climbing:
@@ -57,58 +49,40 @@ def prepare(rows: Series, held: HeldBack, settings: FitSettings) -> Climbing:
         base = fit_linear(rows, held, judge, most_latent=room, seasons=False, seed=seed)
     gates = max(M - base.part.latent_dim, 1)
     start = with_gates(base.part, gates, key=settings.keys()["core"])
-    short = rows.num_steps <= KERNEL_ROWS and N <= KERNEL_COORDINATES and settings.rung == "auto"
-    return Climbing(rows, judge, linear, start, settings.rung == "alrnn", _read(held.part) if short else None)
+    return Climbing(rows, judge, linear, start, settings.rung == "alrnn")
 
 
 def choose(climbing: Climbing, trained: StateSpaceModel) -> tuple[StateSpaceModel, dict[str, Any]]:
-    """Calibrate a trained AL-RNN on the held-back rows, and choose between it and the simpler models.
+    """Calibrate a trained AL-RNN on the held-back rows, and choose between it and the linear model.
 
-    The simpler wins within one standard error. Free runs with noise that are farther from the data than the simpler
+    The simpler wins within one standard error. Free runs with noise that are farther from the data than the linear
     model's must be paid for by forecasts. Returns the chosen model and the table of rungs.
     """
     judge, linear = climbing.judge, climbing.linear
-    guard = FreeRunGuard(climbing.rows, every=1) if FreeRunGuard.possible(climbing.rows) else None
-    chosen, model, best = "linear", linear.model, linear.scored
-    look = kept = None if guard is None else guard.look(linear.part)
-    rungs: dict[str, Any] = {
+    calibrated, scales = judge.calibrate(trained)
+    scored = judge.score(calibrated)
+    gain, error = scored.gain_over(linear.scored)
+    # Training stopped where these rows liked it best, which flatters it by about as much as one of them weighs.
+    better = gain > max(error, 1.0 / max(judge.num_independent, 1.0))
+    looks = {}
+    if FreeRunGuard.possible(climbing.rows):
+        guard = FreeRunGuard(climbing.rows, every=1)
+        looks = {"linear": guard.look(linear.part), "alrnn": guard.look(calibrated)}
+        farther = not looks["alrnn"].noisy <= AS_GOOD * looks["linear"].noisy + NATS
+        better = better and (not farther or gain > max(WORTH_IT, 2.0 * error))
+    better = better or climbing.forced
+    chosen = "alrnn" if better else "linear"
+    rungs = {
+        "chosen": chosen,
+        "gain": gain,
+        "error": error,
         "horizons": judge.horizons,
         "structure": linear.structure.describe(),
-        "linear": _describe(linear.scored, linear.model, look),
+        "scales": scales,
+        "linear": _describe(linear.scored, linear.model, looks.get("linear")),
+        "alrnn": _describe(scored, calibrated, looks.get("alrnn")),
     }
-    for name, candidate in (("kernel", climbing.kernel), ("alrnn", trained)):
-        if candidate is None:
-            continue
-        calibrated, scales = judge.calibrate(candidate)
-        scored = judge.score(calibrated)
-        gain, error = scored.gain_over(best)
-        # Training stopped where these rows liked it best, which flatters it by about as much as one of them weighs.
-        better = gain > max(error, 1.0 / max(judge.num_independent, 1.0))
-        if guard is not None and kept is not None:
-            look = guard.look(calibrated)
-            farther = not look.noisy <= AS_GOOD * kept.noisy + NATS
-            better = better and (not farther or gain > max(WORTH_IT, 2.0 * error))
-        against = {"gain": gain, "error": error, "scales": scales, "against": chosen}
-        rungs[name] = _describe(scored, calibrated, look) | (against if name == "kernel" else {})
-        rungs |= against if name == "alrnn" else {}
-        if better or (name == "alrnn" and climbing.forced):
-            chosen, best, kept = name, scored, look
-            model = calibrated if name == "alrnn" else _read_all(climbing, calibrated, scales, scored)
-    return model, {"chosen": chosen, **rungs}
-
-
-def _read(rows: Series) -> StateSpaceModel:
-    """Make a kernel map of standardised rows, in their units."""
-    N = rows.num_coordinates
-    return read_context(rows, scaler=Scaler(np.zeros(N), np.ones(N))).model
-
-
-def _read_all(
-    climbing: Climbing, part: StateSpaceModel, scales: tuple[float, float], scored: Scored
-) -> StateSpaceModel:
-    """Read the held-back rows as well, with the noise that they asked for; `part` if that fails."""
-    model = scale_noise(_read(climbing.rows), *scales)
-    return model if climbing.judge.score(model).mean < scored.mean + MOST_CLOSE else part
+    return calibrated if better else linear.model, rungs
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,13 +157,10 @@ def describe_rungs(rungs: dict[str, Any]) -> str:
     if "gain" not in rungs:
         return f"A linear model was asked for ({rungs['structure']})."
     if rungs["gain"] is None:  # one of them cannot be scored
-        kept = {"alrnn": "AL-RNN", "kernel": "kernel map"}.get(rungs["chosen"], "linear model")
+        kept = "AL-RNN" if rungs["chosen"] == "alrnn" else "linear model"
         return f"The {kept} is kept; not both can forecast the held-back rows."
     gain, error = rungs["gain"], rungs["error"]
     by = f"{abs(gain):.3f} ± {error:.3f} nats per reading {'better' if gain > 0 else 'worse'} on held-back rows"
     if rungs["chosen"] == "linear":
         return f"The linear model ({rungs['structure']}) is kept: the AL-RNN is {by}."
-    if rungs["chosen"] == "kernel":
-        return f"The kernel map in context is kept: the AL-RNN is {by}."
-    than = "kernel map" if rungs.get("against") == "kernel" else f"linear model ({rungs['structure']})"
-    return f"The AL-RNN is kept: it is {by} than the {than}."
+    return f"The AL-RNN is kept: it is {by} than the linear model ({rungs['structure']})."

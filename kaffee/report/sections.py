@@ -61,13 +61,7 @@ def tabulate_results(certificate: Certificate) -> Table:
 
 def tabulate_rungs(rungs: Mapping[str, Any]) -> Table:
     """Show the rungs of a ladder of models beside each other, and which is kept."""
-    titles = {
-        "linear": "linear model",
-        "kernel": "kernel map",
-        "alrnn": "AL-RNN",
-        "incontext": "in context",
-        "adapted": "adapted",
-    }
+    titles = {"linear": "linear model", "alrnn": "AL-RNN", "incontext": "in context", "adapted": "adapted"}
     names = {name: title for name, title in titles.items() if name in rungs}
     rows = [["latent size", *(rungs[name]["latent_dim"] for name in names)]]
     for key, title in (("nll", "NLL"), ("coverage_90", "coverage of 90 % bands")):
