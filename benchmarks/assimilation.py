@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from rich.console import Console
 from rich.table import Table
 
-from kaffee.inference.assimilation import assimilate
+from kaffee.inference.data_assimilation import assimilate
 from kaffee.records import machine, versions
 from kaffee.systems.system import rk4_step
 

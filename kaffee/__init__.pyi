@@ -28,7 +28,7 @@ from .fitting.run import Run as Run
 from .fitting.run import load as load
 from .fitting.settings import FitSettings as FitSettings
 from .foundation.hub import from_pretrained as from_pretrained
-from .inference.assimilation import assimilate as assimilate
+from .inference.data_assimilation import assimilate as assimilate
 from .inference.online import OnlineFilter as OnlineFilter
 from .inference.recordings import filter_recordings as filter_recordings
 from .inference.recordings import impute as impute

@@ -245,7 +245,7 @@ def test_the_adjoint_leaves_the_observation_map_alone(x64):
 )
 def test_table_of_the_paper(name, objective, transport, train_core):
     method = get_method(name)
-    assert dataclasses.astuple(method) == (objective, transport, train_core)
+    assert dataclasses.astuple(method) == (objective, transport, train_core, "ekf")
     assert method.recursion == Recursion(assimilate=objective == "filtered", transport=transport)
     assert method.filter == Recursion(assimilate=True, transport=transport)
     assert method.trainable_parts == (("core", "shell") if train_core else ("shell",))

@@ -2,7 +2,7 @@
 
 >>> import jax.numpy as jnp
 >>> import numpy as np
->>> from kaffee.inference.assimilation import assimilate
+>>> from kaffee.inference.data_assimilation import assimilate
 >>> readings = np.random.default_rng(0).normal(size=(50, 1)) + 2.0
 >>> run = assimilate(lambda z: z, readings, start=[0.0], start_std=10.0, observation_std=1.0)
 >>> round(float(run.mean[-1, 0]), 1), round(float(run.std[-1, 0]), 2)

@@ -6,7 +6,7 @@ import pytest
 
 import kaffee
 from kaffee.errors import ConfigError, DataError
-from kaffee.inference.assimilation import assimilate
+from kaffee.inference.data_assimilation import assimilate
 
 
 def test_a_random_walk_is_filtered_as_by_hand():
