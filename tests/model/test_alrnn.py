@@ -7,7 +7,7 @@ import pytest
 from models import GATES, LATENT, make_core
 
 from kaffee.errors import ConfigError
-from kaffee.model.alrnn import ALRNN, _gate_curvature, _gate_slope, _gate_value
+from kaffee.model.alrnn import ALRNN, _gate_curvature, _gate_slope, _gate_value, rectified_moments
 
 POINTS = np.array([-3.0, -1.1, -0.2, 0.3, 0.9, 4.0])
 
@@ -145,3 +145,27 @@ def test_finite_far_away_in_float32(mode):
     np.testing.assert_allclose(_gate_value(z, mode, 1.0), [0.0, 0.0, 1e3, 1e30], rtol=1e-6)
     np.testing.assert_array_equal(_gate_slope(z, mode, 1.0), [0.0, 0.0, 1.0, 1.0])
     np.testing.assert_array_equal(_gate_curvature(z, mode, 1.0), np.zeros(4))
+
+
+@pytest.mark.parametrize("correlation", [-0.5, 0.2, 0.5])
+@pytest.mark.parametrize("means", [(0.0, 0.0), (1.0, -0.5), (2.0, 0.7)])
+def test_moments_of_rectified_gaussians(means, correlation, x64):
+    """Against quadrature of the joint density; a kink is integrated to about 1e-4 by 2000 points in each direction."""
+    m, s = np.array(means), np.array([0.8, 1.5])
+    P = np.array([[s[0] ** 2, correlation * s.prod()], [correlation * s.prod(), s[1] ** 2]])
+    u = np.linspace(-8.0, 8.0, 2001)
+    weight = np.exp(-(u**2) / 2)
+    weight = np.outer(weight, weight) / np.outer(weight, weight).sum()
+    first = m[0] + s[0] * u[:, None] + 0.0 * u
+    second = m[1] + s[1] * (correlation * u[:, None] + np.sqrt(1 - correlation**2) * u)
+    g = np.stack([np.maximum(first, 0.0), np.maximum(second, 0.0)])
+    expected_mean = np.einsum("kij,ij->k", g, weight)
+    away = g - expected_mean[:, None, None]
+    expected = np.einsum("kij,lij,ij->kl", away, away, weight)
+    mean, slopes, covariance = (np.asarray(a[0]) for a in rectified_moments(jnp.asarray(m)[None], jnp.asarray(P)[None]))
+    np.testing.assert_allclose(mean, expected_mean, atol=1e-4)
+    np.testing.assert_allclose(
+        slopes, [(first > 0)[:, 0] @ weight.sum(axis=1), (weight * (second > 0)).sum()], atol=5e-3
+    )
+    np.testing.assert_allclose(np.diag(covariance), np.diag(expected), atol=3e-4)
+    assert abs(covariance[0, 1] - expected[0, 1]) < 2e-3 * np.sqrt(expected[0, 0] * expected[1, 1])
