@@ -1,6 +1,7 @@
 __version__: str
 
 from .certification.check import check as check
+from .checkpoint.programs import cache_programs as cache_programs
 from .checkpoint.reconstruction import Reconstruction as Reconstruction
 from .checkpoint.reconstruction import save as save
 from .data.reading import read_series as read_series

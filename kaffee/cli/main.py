@@ -1,5 +1,6 @@
 """Collect the commands of `kaffee`, and print its errors for people."""
 
+import atexit
 import re
 import sys
 import warnings
@@ -8,6 +9,7 @@ from typing import Any
 
 import typer
 
+from kaffee.checkpoint.programs import cache_programs, prune_cache
 from kaffee.cli import about, analyse, certify, diagnose, fit, infer, pretrained, simulate, zeroshot
 from kaffee.errors import KaffeeError
 
@@ -72,6 +74,9 @@ def _show(message: Warning | str, category: type[Warning], *place: Any, **more: 
 def run() -> None:
     """Run the command line; errors that kaffee raises on purpose end in one sentence and exit code 1."""
     warnings.showwarning = _show
+    # Not when the package is imported: who uses it from Python decides about JAX's settings.
+    cache_programs()
+    atexit.register(prune_cache)
     try:
         app()
     except KaffeeError as error:

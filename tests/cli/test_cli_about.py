@@ -30,7 +30,7 @@ def in_a_new_process(*arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["-h"], ["fit", "--help"], ["quickstart", "-h"], ["--version"], ["cite"]],
+    [["--help"], ["-h"], ["fit", "--help"], ["quickstart", "-h"], ["--version"], ["cite"], ["cache"]],
     ids=" ".join,
 )
 def test_answers_that_need_no_numbers_load_nothing_heavy(arguments):
@@ -132,3 +132,17 @@ def test_the_entry_point_keeps_other_errors(monkeypatch):
     monkeypatch.setattr(main, "app", bug)
     with pytest.raises(ZeroDivisionError):
         main.run()
+
+
+def test_the_cache_says_what_it_holds_and_is_cleared_by_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KAFFEE_CACHE", str(tmp_path))
+    (tmp_path / "machine").mkdir()
+    (tmp_path / "machine" / "a-cache").write_bytes(bytes(1000))
+    with pytest.raises(SystemExit):
+        main.app(["cache", "--json"])
+    assert json.loads(capsys.readouterr().out)["programs"] == 1
+    with pytest.raises(SystemExit):
+        main.app(["cache", "--clear"])
+    said = capsys.readouterr().out
+    assert "1 program removed." in said
+    assert "0 programs, 0.0 MB" in said
