@@ -31,8 +31,9 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
+# Linear algebra on one thread: two workers on two cores with two threads each wait for one another.
 unit: .venv/.dev
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test: lint types unit
 
