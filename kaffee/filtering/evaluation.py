@@ -16,6 +16,7 @@ from kaffee.metrics.attractors import AttractorDistances, Estimator, Extent, mea
 from kaffee.metrics.delays import Delays, choose_delays
 from kaffee.metrics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
 from kaffee.metrics.spectra import FLAT, d_hellinger
+from kaffee.model.inputs import InputRuns
 from kaffee.model.statespace import StateSpaceModel
 
 
@@ -171,6 +172,7 @@ def evaluate_free_runs(
     core_key: Key[Array, ""] | None = None,
     scaler: Scaler | None = None,
     as_readings: bool = False,
+    inputs: InputRuns | None = None,
 ) -> FreeRunEvaluation:
     """Run a model freely from observations and compare the runs with a target.
 
@@ -181,10 +183,11 @@ def evaluate_free_runs(
         as_readings: Compare runs without a `key` as readings of them would be, with the shell's observation noise: data
             have theirs, and without it even the true system would differ. No more of it than the target can have, so
             that a model which takes its own errors for noise cannot hide behind them.
+        inputs: Of a driven model, standardised; None: the mean input at every step.
     """
     standard = starts if scaler is None else scaler.transform(starts)
     first = start_state(model, jnp.asarray(standard, model.dtype))
-    run = free_run(model, first, num_steps, key=key, core_key=core_key, transient=transient)
+    run = free_run(model, first, num_steps, key=key, core_key=core_key, transient=transient, inputs=inputs)
     diverged_at = np.asarray(run.diverged_at)
     stays = diverged_at == 0
     observations = np.asarray(run.observations, np.float64)[stays]
