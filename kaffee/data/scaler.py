@@ -71,9 +71,10 @@ class Scaler:
         return cls(mean * unit, scale * unit, None if series.inputs is None else cls.fit(series.inputs))
 
     @classmethod
-    def identity(cls, num_coordinates: int) -> "Scaler":
+    def identity(cls, num_coordinates: int, num_inputs: int = 0) -> "Scaler":
         """Make a scaler that changes nothing."""
-        return cls(np.zeros(num_coordinates), np.ones(num_coordinates))
+        inputs = cls.identity(num_inputs) if num_inputs else None
+        return cls(np.zeros(num_coordinates), np.ones(num_coordinates), inputs)
 
     @property
     def num_coordinates(self) -> int:

@@ -254,7 +254,9 @@ class Series:
         missing = sum(int(np.isnan(values).sum()) for values in inputs.recordings)
         filled = tuple(_hold(values, inputs.columns, self.label) for values in inputs.recordings)
         plural = "" if missing == 1 else "s"
-        notes = (*self.notes, f"{missing} missing value{plural} of inputs filled by the value before") if missing else ()
+        notes = (
+            (*self.notes, f"{missing} missing value{plural} of inputs filled by the value before") if missing else ()
+        )
         return replace(self, inputs=replace(inputs, recordings=filled, inputs=None), notes=notes or self.notes)
 
     @property

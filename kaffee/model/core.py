@@ -94,9 +94,7 @@ class Core(eqx.Module):
         """Undo `with_inputs`; also applies to cotangents of the core."""
         return self
 
-    def given(
-        self, noise: Float[Array, "... K"] | None = None, inputs: Float[Array, "... K"] | None = None
-    ) -> "Core":
+    def given(self, noise: Float[Array, "... K"] | None = None, inputs: Float[Array, "... K"] | None = None) -> "Core":
         """Fix all that a step takes beside the state, so that what is left is an ordinary map of it."""
         core = self if noise is None else self.with_noise(noise)
         return core if inputs is None else core.with_inputs(inputs)

@@ -166,8 +166,8 @@ class StateSpaceModel(eqx.Module):
             return rows, None
         if rows.shape[-1] < N + K:
             raise DataError(
-                f"The model takes {K} input{'s' * (K > 1)} beside {N} readings, but rows have {rows.shape[-1]} numbers. "
-                "Give the inputs: columns named by --inputs, or inputs= in Python."
+                f"The model takes {K} input{'s' * (K > 1)} beside {N} readings, but rows have {rows.shape[-1]} "
+                "numbers. Give the inputs: columns of the recording, or inputs= in Python."
             )
         return rows[..., :N], rows[..., N : N + K] if K else None
 

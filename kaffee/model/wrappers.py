@@ -229,9 +229,7 @@ def as_core(function: Callable[..., Any], latent_dim: int, input_dim: int = 0) -
         result = eqx.filter_eval_shape(function, *(jax.ShapeDtypeStruct((size,), kind) for size in sizes))
     except (TypeError, ValueError) as error:
         inputs = f" and inputs of shape ({input_dim},)" if input_dim else ""
-        raise ConfigError(
-            f"The core cannot be applied to a state of shape ({latent_dim},){inputs}: {error}"
-        ) from error
+        raise ConfigError(f"The core cannot be applied to a state of shape ({latent_dim},){inputs}: {error}") from error
     shape = getattr(result, "shape", None)
     if shape != (latent_dim,):
         raise ConfigError(

@@ -107,7 +107,7 @@ def _backward(
     states_bar = jnp.zeros_like(before) if run_bar.states is None else run_bar.states
     predictions_bar = jnp.zeros_like(observations.x) if run_bar.predictions is None else run_bar.predictions
 
-    def body(z_bar: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+    def body(z_bar: Array, inputs: tuple[Any, ...]) -> tuple[Array, Array]:
         strength, x, mask, z, prediction_bar, state_bar, u = inputs
         # The forced state is affine in the prediction, so any point serves to pull back through it.
         _, force_vjp = jax.vjp(lambda p: force(p, x, mask, strength), z)
