@@ -98,6 +98,7 @@ class FreeRunEvaluation:
         clipped: Share of steps at which the core held a run back (`Core.contains`).
         noise: Standard deviation of the observation noise that runs with the shell off lack; None if it is on.
         as_readings: Whether they are compared with it.
+        repeats: Whether inputs repeat themselves within a run, so that a run that does so may be right.
     """
 
     model: StateSpaceModel
@@ -108,6 +109,7 @@ class FreeRunEvaluation:
     clipped: Float[np.ndarray, " S"]
     noise: Float[np.ndarray, " N"] | None = None
     as_readings: bool = False
+    repeats: bool = False
 
     @property
     def num_diverged(self) -> int:
@@ -144,7 +146,7 @@ class FreeRunEvaluation:
 
         Unless the same model with noise, `noisy`, forgets as fast as the data do.
         """
-        if self.target.extent is None or self.noise is None:
+        if self.target.extent is None or self.noise is None or self.repeats:
             return np.zeros(len(self.observations), int)
         columns, extent = self.target.columns, self.target.extent
         share = float(np.mean(self.noise[columns] ** 2 / extent.unit))
@@ -197,4 +199,6 @@ def evaluate_free_runs(
         std = np.sqrt(np.asarray(model.shell.observation_variance(), np.float64))
         noise = np.minimum(std if scaler is None else std * scaler.scale, target.noise_bound)
     clipped = np.asarray(run.clipped, np.float64)[stays]
-    return FreeRunEvaluation(model, target, observations, run.states[stays], diverged_at, clipped, noise, as_readings)
+    repeats = inputs is not None and len(inputs.rows) < num_steps
+    known = (model, target, observations, run.states[stays], diverged_at, clipped)
+    return FreeRunEvaluation(*known, noise, as_readings, repeats)
