@@ -131,6 +131,10 @@ class Confined(Core):
     def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         return self.inner.predict_moments(self._clip(z), covariance * self._kept(z))
 
+    def linearise(self, z: States) -> tuple[States, Covariances]:
+        mean, J = self.inner.linearise(self._clip(z))
+        return mean, J * self.inside(z)[:, None, :]
+
     def linearise_products(self, z: States) -> tuple[States, "ConfinedTangent"]:
         mean, inner = self.inner.linearise_products(self._clip(z))
         return mean, ConfinedTangent(inner, self.inside(z))
