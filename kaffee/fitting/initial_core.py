@@ -24,7 +24,7 @@ from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
 from kaffee.fitting.settings import IN_CONTEXT, FitSettings, FoundationSettings
 from kaffee.foundation.context import condition
 from kaffee.foundation.hub import from_pretrained
-from kaffee.foundation.incontext import read_context
+from kaffee.foundation.incontext import read_context, refuse_inputs
 from kaffee.inference.matching import match_series
 from kaffee.model.core import Core
 from kaffee.model.inputs import drive, undriven
@@ -54,12 +54,8 @@ class _Start(NamedTuple):
 def find_start(settings: FitSettings, series: Series) -> _Start:
     """Create or load what a fit of this series starts from; neither units nor a context come from held-out rows."""
     train, _ = series.split(1.0 - settings.test_fraction)
-    if series.inputs is not None and (settings.foundation is not None or settings.core.start == IN_CONTEXT):
-        raise ConfigError(
-            "A model that reads its context takes no inputs. Fit an AL-RNN (without --core), a core of your own, or "
-            "leave the inputs out."
-        )
     if settings.foundation is not None:
+        refuse_inputs(series)
         return _read_context(settings.foundation, series, train)
     start, N, keys = settings.core.start, series.num_coordinates, settings.keys()
     if start is None:
@@ -120,6 +116,7 @@ def _load_start(start: str, series: Series, train: Series) -> tuple[Reconstructi
             f"--core {start} is neither the folder of a kaffee model, nor FILE.py:FUNCTION, nor a foundation model. "
             f"{error}"
         ) from error
+    refuse_inputs(series)
     return condition(model, _context_rows(train))[0], series
 
 

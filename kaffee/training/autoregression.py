@@ -8,7 +8,7 @@ from the regression.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -90,7 +90,7 @@ class Autoregression:
     c: Float[np.ndarray, " N"]
     H: Float[np.ndarray, "N J"]
     Q: Float[np.ndarray, "N N"]
-    D: Float[np.ndarray, "N K"]
+    D: Float[np.ndarray, "N K"] = field(default_factory=lambda: np.zeros((1, 0)))
 
     @property
     def lags(self) -> Float[np.ndarray, "q N N"]:

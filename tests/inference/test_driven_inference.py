@@ -197,6 +197,11 @@ def test_commands_take_files_of_inputs(folder, table, tmp_path):
     assert isinstance(refused.exception, ConfigError)
 
 
+def test_models_in_context_take_no_inputs(series):
+    with pytest.raises(ConfigError, match="takes no inputs \\(stim\\)"):
+        kaffee.zero_shot(series.with_inputs(["stim"]))
+
+
 def test_smoothing_and_imputing_use_inputs(model, series):
     zero = series.with_inputs(["stim"])
     other = zero.driven_by(Series.from_arrays(np.full((T, 1), 5.0), ["stim"]))
