@@ -341,13 +341,22 @@ class Surrogate:
         return surrogate
 
     def plot_forecast(
-        self, num_steps: int, X: Any = None, *, times: Any = None, recording: int = -1, history: int = 50, seed: int = 0
+        self,
+        num_steps: int,
+        X: Any = None,
+        *,
+        times: Any = None,
+        recording: int = -1,
+        history: int = 50,
+        seed: int = 0,
+        inputs: Any = None,
     ) -> "Figure":
         """Plot the forecast of one recording in X, or of those given to `fit`, after its last `history` readings."""
         from kaffee.report.figures import plot_forecast
 
         data, model = self._fitted_data() if X is None else self._matched(X, times)
-        ahead = forecast(model, data.series, num_steps, seed=seed)[recording]
+        data, future = data.with_future(inputs, model.inputs)
+        ahead = forecast(model, data.series, num_steps, seed=seed, inputs=future)[recording]
         before = data.series.recordings[recording][-history:]
         return plot_forecast(
             ahead.times,
@@ -368,13 +377,13 @@ class Surrogate:
             runs[name] = free[0].values
         return plot_attractor(runs, model_columns(self.reconstruction_))
 
-    def plot_calibration(self, X: Any = None, *, times: Any = None) -> "Figure":
+    def plot_calibration(self, X: Any = None, *, times: Any = None, inputs: Any = None) -> "Figure":
         """Plot coverage and probability integral transform of one-step predictions of X, or of the held-out part."""
         from kaffee.certification.innovations import choose_starts, filter_pass, residual_checks
         from kaffee.report.figures import plot_calibration
 
         if X is not None:
-            data, model = self._matched(X, times)
+            data, model = self._matched(X, times, inputs)
             series = match_series(model, data.series)
         elif self._parts is not None:
             series, model = self._held_out(self._parts[1]), self.reconstruction_

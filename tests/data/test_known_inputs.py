@@ -10,6 +10,7 @@ from kaffee.data.reading import read_series
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.windows import padded, training_windows
+from kaffee.data.writing import write_series
 from kaffee.errors import DataError
 
 TABLE = np.column_stack([np.arange(8.0), np.arange(8.0) ** 2, [np.nan, 5.0, np.nan, 7.0, 7.0, 1.0, 0.0, np.nan]])
@@ -89,6 +90,8 @@ def test_a_file_names_its_inputs(tmp_path):
     assert series.columns == ("a", "b")
     assert series.inputs.recordings[0].ravel().tolist() == [9.0, 9.0, 9.0, 7.0]  # a row was inserted in time
     assert read_series(file, columns=["b"], inputs=["stim"]).inputs.columns == ("stim",)
+    write_series(series, tmp_path / "again.csv")
+    assert read_series(tmp_path / "again.csv", inputs=["stim"]) == series
 
 
 def test_data_in_memory_have_inputs_in_any_form():
