@@ -118,7 +118,6 @@ def own_core():
 
 
 DRIVEN = {
-    "linear": make_driven,
     "alrnn": lambda: make_driven("smooth"),
     "confined": lambda: Confined(make_driven("smooth"), -jnp.ones(LATENT), jnp.ones(LATENT)),
     "own": own_core,

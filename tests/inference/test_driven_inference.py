@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -86,6 +87,28 @@ def test_a_folder_keeps_the_inputs(model, folder, series, tmp_path):
         write_record(tmp_path, "model", arrays, {**meta, **change})
         with pytest.raises(CheckpointError, match=message):
             kaffee.load(tmp_path)
+
+
+class Pushed(eqx.Module):
+    """A user's core of state and inputs."""
+
+    gain: jnp.ndarray
+
+    def __call__(self, z, u):
+        return 0.5 * z + self.gain * u[0]
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_cores_of_ones_own_are_loaded_with_their_inputs(model, tmp_path, added):
+    own = Pushed(jnp.arange(5.0, dtype=jnp.float32))
+    plain = lambda z: 0.5 * z  # noqa: E731
+    core = Driven(kaffee.as_core(plain, 5), model.model.core.C) if added else kaffee.as_core(own, 5, 1)
+    kaffee.save(replace(model, model=model.model.replace(core=core)), tmp_path / "own")
+    back = kaffee.load(tmp_path / "own", core=plain if added else Pushed(jnp.zeros(5, jnp.float32)))
+    assert back.inputs == ("stim",)
+    z, u = jnp.ones((2, 5), jnp.float32), jnp.asarray([[1.0], [2.0]], jnp.float32)
+    np.testing.assert_array_equal(back.model.core.with_inputs(u).predict_mean(z), core.with_inputs(u).predict_mean(z))
+    assert not np.allclose(core.with_inputs(u).predict_mean(z)[0], core.with_inputs(u).predict_mean(z)[1])
 
 
 def test_the_online_filter_is_the_filter_and_holds_inputs_that_are_left_out(model, series, tmp_path):
