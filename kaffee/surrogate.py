@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 
 from kaffee.checkpoint.reconstruction import Reconstruction, save
-from kaffee.data.frames import ArrayFrame, Data, read_data
+from kaffee.data.frames import ArrayFrame, Data, read_data, read_inputs
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError, KaffeeError, unknown
 from kaffee.fitting.config import merge, nested, update
@@ -131,7 +131,7 @@ class Surrogate:
         shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
         return f"{text}, fitted to {shown} at steps of {self.reconstruction_.dt:.6g}"
 
-    def fit(self, X: Any, y: None = None, *, times: Any = None, dt: float | None = None) -> Self:
+    def fit(self, X: Any, y: None = None, *, times: Any = None, dt: float | None = None, inputs: Any = None) -> Self:
         """Fit to one or several recordings, from scratch.
 
         Args:
@@ -140,12 +140,14 @@ class Surrogate:
             y: For scikit-learn's pipelines; not used.
             times: Of the rows, for arrays; tables have them as their index.
             dt: Time between rows, for data without times; 1 by default.
+            inputs: Known inputs that act on the system: names of columns of X, or data of any kind with its rows. All
+                other methods then take `inputs` as well, unless they are columns of X (docs/inputs.md).
         """
         from rich.console import Console
 
         from kaffee.progress import TrainingProgress
 
-        data = _read_all(X, times, dt)
+        data = _read_all(X, times, dt, inputs)
         settings = self._resolved_settings(data.series)
         for note in short_recordings(data.series, settings):
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -167,23 +169,34 @@ class Surrogate:
         gate: float | None = None,
         patience: int = 10,
         any_step: bool = False,
+        inputs: Any = None,
     ) -> Any:
         """Estimate every row from all rows up to it; see `kaffee.filter_recordings`."""
-        data, model = self._matched(X, times)
+        data, model = self._matched(X, times, inputs)
         estimates = filter_recordings(model, data.series, gate=gate, patience=patience, any_step=any_step)
         return _as_given(data, estimates, quantiles)
 
-    def smooth(self, X: Any, *, times: Any = None, quantiles: Sequence[float] = BAND, any_step: bool = False) -> Any:
+    def smooth(
+        self,
+        X: Any,
+        *,
+        times: Any = None,
+        quantiles: Sequence[float] = BAND,
+        any_step: bool = False,
+        inputs: Any = None,
+    ) -> Any:
         """Estimate every row from all rows, before and after it; see `kaffee.smooth`."""
-        data, model = self._matched(X, times)
+        data, model = self._matched(X, times, inputs)
         return _as_given(data, smooth(model, data.series, any_step=any_step), quantiles)
 
-    def impute(self, X: Any, *, times: Any = None, return_std: bool = False, any_step: bool = False) -> Any:
+    def impute(
+        self, X: Any, *, times: Any = None, return_std: bool = False, any_step: bool = False, inputs: Any = None
+    ) -> Any:
         """Fill the gaps of X; with `return_std` return also the standard deviation of what was filled in, 0 elsewhere.
 
         Times that leave out whole steps are gaps as well, and the result has a row for each step.
         """
-        data, model = self._matched(X, times)
+        data, model = self._matched(X, times, inputs)
         estimates = impute(model, data.series, any_step=any_step)
 
         def fill(name: str) -> Any:
@@ -203,6 +216,7 @@ class Surrogate:
         seed: int = 0,
         observation_noise: bool = True,
         any_step: bool = False,
+        inputs: Any = None,
     ) -> Any:
         """Forecast the recordings in X from their last row; those given to `fit`, if there is no X.
 
@@ -211,9 +225,12 @@ class Surrogate:
             quantiles: Of tables and labelled arrays; results for arrays have all members, and any quantile.
             observation_noise: Forecast readings; without it the signal behind them.
             any_step: Accept a time step that is not the model's.
+            inputs: Of a driven model, those of the forecast rows; a row for each step. If X comes without its own, the
+                rows of X come first: those of X, then those of the forecast.
         """
         data, model = self._fitted_data() if X is None else self._matched(X, times)
-        options: dict[str, Any] = {"observation_noise": observation_noise, "any_step": any_step}
+        data, future = data.with_future(inputs, model.inputs)
+        options: dict[str, Any] = {"observation_noise": observation_noise, "any_step": any_step, "inputs": future}
         estimates = forecast(model, data.series, num_steps, members=members, seed=seed, **options)
         if diverged := estimates.facts["diverged"]:
             note = f"{diverged} of {members * len(estimates)} members left the attractor; they are left out from there"
@@ -230,6 +247,7 @@ class Surrogate:
         runs: int | None = None,
         transient: int = 1000,
         seed: int = 0,
+        inputs: Any = None,
     ) -> Any:
         """Let the surrogate run on its own; in the form of the data it was fitted to, by the time that passed.
 
@@ -238,18 +256,22 @@ class Surrogate:
             start: An observation to start from, or one row for each run; by default drawn from the data's moments.
             runs: How many; a list comes back if this, or `start`, says so.
             transient: Steps before the first that is kept.
+            inputs: Of a driven model; by default those given to `fit`. When they end they begin again.
         """
+        known = read_inputs(inputs)
+        if known is None and self._data is not None:
+            known = self._data.series.inputs
         options: dict[str, Any] = {"shell": shell, "start": start, "runs": 1 if runs is None else runs}
-        estimates = simulate(self.reconstruction_, num_steps, transient=transient, seed=seed, **options)
+        estimates = simulate(self.reconstruction_, num_steps, transient=transient, seed=seed, inputs=known, **options)
         if any(estimates.facts["diverged_at"]):
             warnings.warn(estimates.facts["divergence"], RuntimeWarning, stacklevel=2)
         frame = ArrayFrame() if self._data is None else self._data.frames[0]
         made = [frame.free(each.values, np.asarray(each.times)) for each in estimates]
         return made[0] if runs is None and np.ndim(start) < 2 else made
 
-    def score(self, X: Any, y: None = None, *, times: Any = None, any_step: bool = False) -> float:
+    def score(self, X: Any, y: None = None, *, times: Any = None, any_step: bool = False, inputs: Any = None) -> float:
         """Compute the mean log-likelihood of an entry given all rows before it, in data units; higher is better."""
-        data, model = self._matched(X, times)
+        data, model = self._matched(X, times, inputs)
         score = filter_recordings(model, data.series, any_step=any_step).facts["log_likelihood_per_entry"]
         if score is None:
             raise DataError("X: nothing to score, since the first row of a recording is not predicted. Give more rows.")
@@ -266,6 +288,7 @@ class Surrogate:
         times: Any = None,
         settings: "CertificationSettings | None" = None,
         any_step: bool = False,
+        inputs: Any = None,
     ) -> "Certificate":
         """Certify the surrogate on data that it was not fitted to, by default the part that `fit` held out.
 
@@ -281,7 +304,7 @@ class Surrogate:
                 "kaffee.certification.certify(surrogate.reconstruction_, train, test)."
             )
         train, held_out = self._parts
-        test = self._held_out(held_out) if X is None else self._matched(X, times)[0].series
+        test = self._held_out(held_out) if X is None else self._matched(X, times, inputs)[0].series
         return certify(model, train, test, prior=self.prior_, settings=settings, any_step=any_step)
 
     def _held_out(self, series: Series | None) -> Series:
@@ -318,13 +341,22 @@ class Surrogate:
         return surrogate
 
     def plot_forecast(
-        self, num_steps: int, X: Any = None, *, times: Any = None, recording: int = -1, history: int = 50, seed: int = 0
+        self,
+        num_steps: int,
+        X: Any = None,
+        *,
+        times: Any = None,
+        recording: int = -1,
+        history: int = 50,
+        seed: int = 0,
+        inputs: Any = None,
     ) -> "Figure":
         """Plot the forecast of one recording in X, or of those given to `fit`, after its last `history` readings."""
         from kaffee.report.figures import plot_forecast
 
         data, model = self._fitted_data() if X is None else self._matched(X, times)
-        ahead = forecast(model, data.series, num_steps, seed=seed)[recording]
+        data, future = data.with_future(inputs, model.inputs)
+        ahead = forecast(model, data.series, num_steps, seed=seed, inputs=future)[recording]
         before = data.series.recordings[recording][-history:]
         return plot_forecast(
             ahead.times,
@@ -340,16 +372,18 @@ class Surrogate:
 
         runs = {} if self._data is None else {"data": max(self._data.series.recordings, key=len)[:num_steps]}
         for name, shell in (("kaffee core", False), ("kaffee with noise", True)):
-            runs[name] = simulate(self.reconstruction_, num_steps, shell=shell, seed=seed)[0].values
+            inputs = None if self._data is None else self._data.series.inputs
+            free = simulate(self.reconstruction_, num_steps, shell=shell, seed=seed, inputs=inputs)
+            runs[name] = free[0].values
         return plot_attractor(runs, model_columns(self.reconstruction_))
 
-    def plot_calibration(self, X: Any = None, *, times: Any = None) -> "Figure":
+    def plot_calibration(self, X: Any = None, *, times: Any = None, inputs: Any = None) -> "Figure":
         """Plot coverage and probability integral transform of one-step predictions of X, or of the held-out part."""
         from kaffee.certification.innovations import choose_starts, filter_pass, residual_checks
         from kaffee.report.figures import plot_calibration
 
         if X is not None:
-            data, model = self._matched(X, times)
+            data, model = self._matched(X, times, inputs)
             series = match_series(model, data.series)
         elif self._parts is not None:
             series, model = self._held_out(self._parts[1]), self.reconstruction_
@@ -366,10 +400,11 @@ class Surrogate:
             raise ConfigError("A stored model does not keep the data it was fitted to. Pass X, which to go on from.")
         return self._data, model
 
-    def _matched(self, X: Any, times: Any) -> tuple[Data, Reconstruction]:
+    def _matched(self, X: Any, times: Any, inputs: Any = None) -> tuple[Data, Reconstruction]:
         """Read data, and let the model take their names where it has none of its own."""
         model = self.reconstruction_
-        data = read_data(X, times, model_columns(model), model.provenance.get("frequency"))
+        beside = model.inputs or None if inputs is None else inputs
+        data = read_data(X, times, model_columns(model), model.provenance.get("frequency"), inputs=beside)
         return data, adopt_columns(model, data.series)
 
 
@@ -431,9 +466,9 @@ def _read_zero_shot(
     return surrogate if num_steps is None else surrogate.forecast(num_steps, **options)
 
 
-def _read_all(X: Any, times: Any, dt: float | None) -> Data:
+def _read_all(X: Any, times: Any, dt: float | None, inputs: Any = None) -> Data:
     """Read data to make a model of."""
-    data = read_data(X, times, fitting=True)
+    data = read_data(X, times, fitting=True, inputs=inputs)
     if dt is not None and data.series.times is not None:
         raise ConfigError(f"dt={dt:g} beside times, which tell it. Leave out the one or the other.")
     return data

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shortening import shorten_fits
 
 import kaffee
 
@@ -106,6 +107,23 @@ def test_tutorial_runs(tmp_path):
     scope = run(shortened(python_blocks(ROOT / "docs" / "tutorial.md")), tmp_path)
     assert scope["same"].columns == ("x1", "x2", "x3")
     assert scope["filtered"].outcome.ok
+
+
+def test_a_driven_system_runs(capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_fits(patch.setattr)
+        result = runpy.run_path(str(ROOT / "examples" / "driven_system.py"))["main"](30, 3)
+    assert result.inputs == ("u1", "u2")
+    off, on = (float(x) for x in re.findall(r"heater o[fn]+: (-?[\d.]+) degrees", capsys.readouterr().out))
+    assert on > off + 5.0
+
+
+def test_the_page_on_inputs_runs(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_fits(patch.setattr)
+        scope = run(python_blocks(ROOT / "docs" / "inputs.md"), tmp_path)
+    assert scope["surrogate"].reconstruction_.inputs == ("u1",)
+    assert scope["online"].num_steps == 1
 
 
 def test_the_portrait_of_the_henon_map_is_the_known_one():

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from kaffee.certification.check import Check, check
+from kaffee.certification.covariates import InputGain, input_gain
 from kaffee.certification.drift import Drift, measure_drift
 from kaffee.certification.forecasts import Fan, Scores, default_horizons, forecast_fan, score_forecasts
 from kaffee.certification.free_runs import MIN_ROWS, Agreement, agreement
@@ -38,6 +39,7 @@ from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, KaffeeError
 from kaffee.inference.matching import match_series
 from kaffee.inference.recordings import filter_recordings
+from kaffee.model.inputs import undriven
 from kaffee.model.maps import Linear
 from kaffee.records import jsonable, read_record, write_record
 from kaffee.systems.simulation import Truth
@@ -124,6 +126,7 @@ class Certificate:
         drift: Data against data, which no model enters.
         purpose: What the model is good for; None in certificates of versions that did not say so, as `drift`.
         refits: The same recording fitted with other seeds, if it was; errors of exponents then contain their spread.
+        inputs: What known inputs bring, for a model that takes any.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -142,6 +145,7 @@ class Certificate:
     drift: Drift | None = None
     purpose: Purpose | None = None
     refits: Stability | None = None
+    inputs: InputGain | None = None
 
     @property
     def axes(self) -> dict[int, Status]:
@@ -155,6 +159,8 @@ class Certificate:
         values = jsonable(replace(self, agreement=free), digits=6, exact=_EXACT)
         if free is not None:
             del values["agreement"]["drawn"]
+        if self.inputs is None:
+            del values["inputs"]  # as in certificates of models without
         return {"axes": axes, **values}
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -166,7 +172,7 @@ class Certificate:
         """Build a certificate from the values of `to_dict` and `arrays`; NaN where JSON had no number."""
         drawn = {name: np.asarray(run, np.float64) for name, run in arrays.items()}
         # Every part must be there, if only as None: a page without one would look complete.
-        later = {"drift", "purpose", "refits"}
+        later = {"drift", "purpose", "refits", "inputs"}
         parts = {part.name: values[part.name] for part in fields(cls) if part.name in values or part.name not in later}
         if parts["agreement"] is not None:
             parts["agreement"] = {**parts["agreement"], "drawn": drawn}
@@ -298,7 +304,7 @@ def certify(
     if linear is None:
         linear = part("linear", "fitting the linear baseline", lambda: _fit_baseline(reconstruction, train, seed))
     # A linear model, such as a fit may keep, is not asked to beat itself.
-    rival = None if isinstance(reconstruction.model.core, Linear) else linear
+    rival = None if isinstance(undriven(reconstruction.model.core), Linear) else linear
     beside = None if run is None or rival is None else run_filter(rival)
     residuals = part("residuals", "innovations", lambda: residual_checks(need_run()))
     scores = part(
@@ -306,6 +312,18 @@ def certify(
         "forecasts",
         lambda: score_forecasts(need_run(), beside, standard, horizons, members=settings.members, seed=seed),
     )
+    gain = None
+    if reconstruction.inputs:
+        undriven_train = train.driven_by(None)
+        bare = part(
+            "linear", "the linear model without inputs", lambda: _fit_baseline(reconstruction, undriven_train, seed)
+        )
+        driven = run_filter(linear) if run is not None and linear is not None and beside is None else beside
+        gain = part(
+            "inputs",
+            "what inputs bring",
+            lambda: input_gain(need_run(), driven, bare, horizons, members=settings.members, seed=seed),
+        )
     spread = part("spread", "withheld observations", lambda: spread_growth(need_run(), horizons, seed=seed))
     tangents = part("tangents", "tangents from data", lambda: tangent_proxy(need_run(), standard))
     free = part(
@@ -355,13 +373,17 @@ def certify(
         drift=measure_drift(train, test),
         purpose=state_purpose(verdicts, scores, reconstruction.dt),
         refits=None if compared is None else compared[0],
+        inputs=gain,
     )
 
 
 def _fit_baseline(reconstruction: Reconstruction, train: Series, seed: int) -> Reconstruction:
     """Fit the strongest baseline without chaos, a linear state-space model, in the units of a surrogate."""
     model = fit_linear(train.standardised(reconstruction.scaler), seed=seed).model
-    return replace(reconstruction, model=model, method="kaffee", provenance={})
+    known = replace(reconstruction, model=model, method="kaffee", provenance={})
+    if train.inputs is not None:
+        return known
+    return replace(known, inputs=(), scaler=replace(known.scaler, inputs=None))
 
 
 def _withhold_readings(
@@ -375,14 +397,17 @@ def _withhold_readings(
     Returns:
         None if there are too few readings for that.
     """
-    recording = max(test.recordings, key=len)
+    longest = int(np.argmax(test.lengths))
+    recording = test.recordings[longest]
     shown = min(_MAX_SHOWN_ROWS, len(recording) - 1)
     gap = slice(2 * shown // 5, 3 * shown // 5)
     seen = recording[: shown + 1].copy()
     seen[1:][gap] = np.nan
     if shown < 5 or np.isnan(seen).all(axis=0).any() or np.isnan(recording[1 : shown + 1, 0]).all():
         return None
-    (belief,) = filter_recordings(reconstruction, Series.from_arrays(seen, columns=test.columns))
+    inputs = None if test.inputs is None else test.inputs.take([(longest, slice(0, shown + 1))])
+    part = Series.from_arrays(seen, columns=test.columns).driven_by(inputs)
+    (belief,) = filter_recordings(reconstruction, part)
     times = reconstruction.dt * np.arange(1, shown + 1)
     return Withheld(
         column=test.columns[0],

@@ -129,7 +129,8 @@ def _run_core(
     target = Target(rows, "kernel", spectra=in_order, length=len(rows), columns=varying)
     if in_order and len(rows):
         target = target.with_delays([rows])
-    free = run_freely(reconstruction, starts, target, end, transient=max(steps - end, TRANSIENT))
+    transient = max(steps - end, TRANSIENT)
+    free = run_freely(reconstruction, starts, target, end, transient=transient, recorded=(test,))
     exponents = average_exponents(free, reconstruction.dt)
     if not varying.any():
         free = replace(free, observations=free.observations[:0])  # nothing to compare with

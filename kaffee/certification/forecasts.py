@@ -99,16 +99,23 @@ def _persistence(train: Recordings, test: Recordings, starts: Starts, horizons: 
 
 
 @eqx.filter_jit
-def _carry_ahead(model: StateSpaceModel, recursion: Recursion, beliefs: Belief, num_steps: int) -> tuple[Array, Array]:
+def _carry_ahead(
+    model: StateSpaceModel,
+    recursion: Recursion,
+    beliefs: Belief,
+    num_steps: int,
+    inputs: Float[Array, "S H K"] | None = None,
+) -> tuple[Array, Array]:
     def moments(belief: Belief) -> tuple[Array, Array]:
         return model.observation.observe(belief.mean), belief.signal_variance(model.observation)
 
-    def body(belief: Belief, _: None) -> tuple[Belief, tuple[Array, Array]]:
-        Gamma = model.shell.process_variance()
-        belief = predict(model.core, Gamma, belief, transport=recursion.transport, by=recursion.filter)
+    def body(belief: Belief, u: Array | None) -> tuple[Belief, tuple[Array, Array]]:
+        Gamma, core = model.shell.process_variance(), model.core.given(inputs=u)
+        belief = predict(core, Gamma, belief, transport=recursion.transport, by=recursion.filter)
         return belief, moments(belief)
 
-    _, later = jax.lax.scan(body, beliefs, None, length=num_steps)
+    driven_by = None if inputs is None else jnp.swapaxes(inputs, 0, 1)
+    _, later = jax.lax.scan(body, beliefs, driven_by, length=num_steps)
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), moments(beliefs), later)
 
 
@@ -119,7 +126,8 @@ def carry_ahead(run: FilterPass, num_steps: int, recursion: Recursion | None = N
     another one than the filter's own.
     """
     whole = run.reconstruction
-    mean, variance = _carry_ahead(whole.model, recursion or whole.filter, run.beliefs, num_steps)
+    inputs = run.inputs_ahead(num_steps)
+    mean, variance = _carry_ahead(whole.model, recursion or whole.filter, run.beliefs, num_steps, inputs)
     return np.asarray(mean, np.float64).swapaxes(0, 1), np.asarray(variance, np.float64).swapaxes(0, 1)
 
 
@@ -141,9 +149,11 @@ def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *
     order = np.concatenate([np.arange(S), np.zeros(-S % chunk, int)]).reshape(-1, chunk)
     keys = jax.random.split(jax.random.key(seed), len(order))
     steps, diverged, moments = np.array(horizons) - 1, 0, []
+    inputs = run.inputs_ahead(longest)
     for i, (key, index) in enumerate(zip(keys, order, strict=True)):
         some = jax.tree.map(lambda a, index=index: a[index], beliefs)
-        values = np.asarray(forecast_ensemble(model, some, longest, members, key=key), np.float64)
+        u = None if inputs is None else inputs[index]
+        values = np.asarray(forecast_ensemble(model, some, longest, members, key=key, inputs=u), np.float64)
         away = mask_diverged(values)
         diverged += int(away[:, : S - i * chunk, -1].sum())
         gone = away[:, :, steps, None]
@@ -152,6 +162,22 @@ def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *
         squares = np.where(gone, 0.0, (kept - mean) ** 2).sum(axis=0)
         moments.append([np.where(count > 1, m, np.nan) for m in (mean, np.sqrt(squares / np.maximum(count - 1, 1)))])
     return _Forecast(*(np.concatenate(parts)[:S] for parts in zip(*moments, strict=True))), diverged
+
+
+def _forecast_by_ensemble(
+    run: FilterPass, horizons: Sequence[int], members: int, *, seed: int
+) -> tuple[_Forecast, int]:
+    """Forecast by the filter at one step and by an ensemble beyond; also count the members that left."""
+    own, diverged = _ensemble_forecast(run, horizons, members, seed=seed)
+    if horizons[0] == 1:
+        first = _gaussian_forecast(run, (1,))
+        own.mean[:, 0], own.std[:, 0] = first.mean[:, 0], first.std[:, 0]
+    return own, diverged
+
+
+def forecast_at(run: FilterPass, horizons: Sequence[int], members: int, seed: int, *, exact: bool) -> _Forecast:
+    """Forecast readings at rising horizons, as certificates do; `exact` by the covariance recursion at all of them."""
+    return _gaussian_forecast(run, horizons) if exact else _forecast_by_ensemble(run, horizons, members, seed=seed)[0]
 
 
 class _Score(NamedTuple):
@@ -254,10 +280,7 @@ def score_forecasts(
     standardised.
     """
     horizons, starts = tuple(sorted(set(horizons))), run.starts
-    own, diverged = _ensemble_forecast(run, horizons, members, seed=seed)
-    if horizons[0] == 1:
-        first = _gaussian_forecast(run, (1,))
-        own.mean[:, 0], own.std[:, 0] = first.mean[:, 0], first.std[:, 0]
+    own, diverged = _forecast_by_ensemble(run, horizons, members, seed=seed)
     forecasts = {
         SURROGATE: own,
         "persistence": _persistence(train, run.standard, starts, horizons),
@@ -316,7 +339,9 @@ def forecast_fan(run: FilterPass, num_steps: int, members: int, *, seed: int) ->
     s = int(candidates[len(candidates) // 2])
     r, t = int(starts.recordings[s]), int(starts.rows[s])
     belief = jax.tree.map(lambda a: a[s : s + 1], run.beliefs)
-    ensemble = forecast_ensemble(reconstruction.model, belief, num_steps, members, key=jax.random.key(seed))
+    inputs, key = run.inputs_ahead(num_steps), jax.random.key(seed)
+    inputs = None if inputs is None else inputs[s : s + 1]
+    ensemble = forecast_ensemble(reconstruction.model, belief, num_steps, members, key=key, inputs=inputs)
     values = np.asarray(ensemble, np.float64)[:, 0]
     values = np.where(np.abs(values) < DIVERGENCE_BOUND, values, np.nan)
     if np.isnan(values).all(axis=0).any():

@@ -1,6 +1,6 @@
 """Free runs of a surrogate against held-out data: state space, spectra, divergence, Lyapunov exponents."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from kaffee.filtering.rollout import make_core_key
 from kaffee.metrics.attractors import AttractorDistances
 from kaffee.metrics.delays import Delays
 from kaffee.metrics.spectra import power_spectrum
+from kaffee.model.inputs import InputRuns
 
 MIN_ROWS, MAX_ROWS = 200, 10_000
 """Rows of a reference: a density and a spectrum of fewer say little, more cost time."""
@@ -42,12 +43,18 @@ def run_freely(
     *,
     transient: int = TRANSIENT,
     seed: int | None = None,
+    recorded: Sequence[Series] = (),
 ) -> FreeRunEvaluation:
     """Run a surrogate freely from observations in data units, with the shell on if there is a seed for its noise.
 
-    With the shell off the run itself is free of noise, but it is compared as readings of it would be.
+    With the shell off the run itself is free of noise, but it is compared as readings of it would be. A driven one runs
+    with the inputs of `recorded`, one series after the other, which begin again when they end.
     """
-    model = reconstruction.model
+    model, scaler = reconstruction.model, reconstruction.scaler.inputs
+    inputs = None
+    if scaler is not None:
+        rows = np.concatenate([series.inputs.concatenated() for series in recorded if series.inputs is not None])
+        inputs = InputRuns.spread(scaler.transform(rows), len(starts), model.dtype)
     return evaluate_free_runs(
         model,
         starts,
@@ -58,6 +65,7 @@ def run_freely(
         core_key=make_core_key(model.core, CORE_SEED),
         scaler=reconstruction.scaler,
         as_readings=True,
+        inputs=inputs,
     )
 
 
@@ -194,7 +202,9 @@ def agreement(
         "linear": (linear, seed),
     }
     free: dict[str, Any] = {
-        name: None if which is None else run_freely(which, starts, target, end, transient=steps - end, seed=noise)
+        name: None
+        if which is None
+        else run_freely(which, starts, target, end, transient=steps - end, seed=noise, recorded=(train, test))
         for name, (which, noise) in models.items()
     }
     beside = {"core": free["stochastic"], "prior_core": free["prior_stochastic"]}

@@ -19,6 +19,7 @@ from kaffee.filtering.recursion import Step
 from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
 from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
 from kaffee.metrics.spectra import autocorrelation, count_pairs
+from kaffee.training.selection import inputs_ahead
 
 WARM_UP = 20
 """Rows in which a filter without a climate forgets how its first row anchored it, and which are not scored."""
@@ -67,6 +68,14 @@ class FilterPass:
     starts: Starts
     beliefs: Belief
     warm_up: int
+
+    def inputs_ahead(self, num_steps: int) -> Float[Array, "S H K"] | None:
+        """Return the standardised inputs of the rows after every start, 0 beyond the data; None if there are none."""
+        model = self.reconstruction.model
+        if not model.input_dim:
+            return None
+        standard = self.series.standardised(self.reconstruction.scaler)
+        return jnp.asarray(inputs_ahead(standard, *self.starts, num_steps), model.dtype)
 
 
 def choose_warm_up(series: Series, *, climate: bool = False) -> int:

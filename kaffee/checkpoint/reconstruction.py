@@ -22,6 +22,7 @@ from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.core import Core
+from kaffee.model.inputs import Driven, drive
 from kaffee.model.observation import LinearObservation, ObservationMap, Projection
 from kaffee.model.statespace import Climate, Shell, StateSpaceModel
 from kaffee.model.wrappers import CORE_TYPES, Confined, Custom, as_core
@@ -46,6 +47,7 @@ class Reconstruction:
         method: Which row of the paper trained it ("prior" if none did).
         provenance: Seed, fingerprint of the data, versions, settings; JSON values.
         filter_name: The filter to use it with, as in `kaffee.filtering.filters`.
+        inputs: Names of the known inputs, in the order of the core's.
     """
 
     model: StateSpaceModel
@@ -55,6 +57,7 @@ class Reconstruction:
     method: str = "prior"
     provenance: Mapping[str, Any] = field(default_factory=dict)
     filter_name: str = "ekf"
+    inputs: tuple[str, ...] = ()
 
     @property
     def filter(self) -> Recursion:
@@ -106,17 +109,22 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
     }
     if reconstruction.filter_name != "ekf":
         meta["filter"] = reconstruction.filter_name
+    if reconstruction.inputs:
+        meta["inputs"] = list(reconstruction.inputs)
     return write_record(Path(folder), "model", named_arrays(model), meta).parent
 
 
 def _core_entry(core: Core) -> dict[str, Any]:
     if isinstance(core, Confined):
         return {**_core_entry(core.inner), "confined": True}
+    if isinstance(core, Driven):
+        return {**_core_entry(core.inner), "driven": core.input_dim}
     for name, kind in CORE_TYPES.items():
         if type(core) is kind:
             return {"type": name, "hyperparameters": core.hyperparameters()}
     inner = core.function if isinstance(core, Custom) else core
-    return {"type": "custom", "class": f"{type(inner).__module__}.{type(inner).__qualname__}"}
+    inputs = {"input_dim": core.input_dim} if core.input_dim else {}
+    return {"type": "custom", "class": f"{type(inner).__module__}.{type(inner).__qualname__}", **inputs}
 
 
 def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
@@ -169,13 +177,16 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
     if entry["type"] != "custom" and given is not None:
         raise WrongCall(f"The core is a built-in {entry['type']} that needs no core=; use load(folder).")
     N, M = seen["num_observed"], seen["latent_dim"]
-    for size in (N, M):
+    driven, own_inputs = entry.get("driven", 0), entry.get("input_dim", 0)
+    for size in (N, M, driven, own_inputs):
         if type(size) is not int:
             raise CheckpointError(f"A size of the model is {size!r}; it must be a whole number.")
     if "embedding" not in arrays or arrays["embedding"].shape != (M, N):
         raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
     if seen["type"] not in _OBSERVATION_TYPES:
         raise CheckpointError(f"Unknown observation type {seen['type']!r:.80}.")
+    if driven and sum(array.shape == (M, driven) for array in arrays.values()) < 1:
+        raise CheckpointError(f"No stored array has the shape ({M}, {driven}) of the map of {driven} inputs.")
     if entry["type"] != "custom":  # a core of one's own may hold what it likes
         _check_weights(arrays)
     # Building a skeleton takes time in proportion to its sizes; none exceeds the number of weights.
@@ -186,10 +197,11 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
 
     def build() -> StateSpaceModel:
         if entry["type"] == "custom":
-            core = as_core(given, M)
+            core = as_core(given, M, own_inputs)
         else:
             core = CORE_TYPES[entry["type"]].skeleton(**entry["hyperparameters"])
             _check_core(core, M)
+        core = drive(core, driven)
         if entry.get("confined", False):
             core = Confined(core, jnp.zeros(M), jnp.zeros(M))
         linear = seen["type"] == "linear"
@@ -219,7 +231,13 @@ def _read_ties(meta: Mapping[str, Any], template: StateSpaceModel) -> Reconstruc
     name = meta.get("filter", "ekf")
     if not isinstance(name, str):
         raise CheckpointError(f"'filter' must be a word, not {name!r:.80}.")
-    return Reconstruction(template, scaler, tuple(columns), float(dt), method, provenance).with_filter(name)
+    inputs, K = meta.get("inputs", []), template.input_dim
+    if not isinstance(inputs, list) or not all(isinstance(each, str) for each in inputs) or len(inputs) != K:
+        raise CheckpointError(f"'inputs' must be {K} names; not {inputs!r:.80}.")
+    if (0 if scaler.inputs is None else scaler.inputs.num_coordinates) != K:
+        raise CheckpointError(f"The scaler of the inputs does not fit the {K} inputs of the model.")
+    known = Reconstruction(template, scaler, tuple(columns), float(dt), method, provenance, inputs=tuple(inputs))
+    return known.with_filter(name)
 
 
 def _check_core(core: Core, latent_dim: int) -> None:

@@ -212,6 +212,7 @@ def show(conclusion: Conclusion, *, json: bool) -> None:
         values = {**jsonable(certificate.checks), **{name: whole[name] for name in ("axes", "purpose", "drift")}}
         values |= {"rungs": rungs} if rungs else {}
         values |= {"refits": whole["refits"]} if refits is not None else {}
+        values |= {"inputs": whole["inputs"]} if certificate.inputs is not None else {}
         typer.echo(json_module.dumps(values, indent=2))
         return
     if rungs:
@@ -227,6 +228,8 @@ def show(conclusion: Conclusion, *, json: bool) -> None:
         typer.echo(f"What to do: {remedy}")
     if certificate.drift is not None and certificate.drift.drifts:
         typer.echo(certificate.drift.sentence)
+    if certificate.inputs is not None:
+        typer.echo(certificate.inputs.describe())
     if certificate.purpose is not None:
         typer.echo(certificate.purpose.sentence)
     typer.echo(f"Report: {conclusion.output / 'report.html'}")

@@ -32,6 +32,9 @@ TimeTolerance = Annotated[
 Decimal = Annotated[
     str | None, typer.Option(help="Decimal mark of text files, ',' or '.'; the other one separates thousands.")
 ]
+InputFile = Annotated[
+    Path | None, typer.Option("--inputs", help="File with the inputs of the steps to come, for a driven model.")
+]
 AnyStep = Annotated[bool, typer.Option("--any-step", help="Accept another time step than the model's.")]
 Quantiles = Annotated[str, typer.Option(help="Quantile levels, separated by commas; empty for none.")]
 Latent = Annotated[bool, typer.Option("--latent", help="Latent states, too: z1, z2, ... in standardised units.")]
@@ -98,7 +101,22 @@ class RecordingOptions:
         wanted, names = model_columns(reconstruction), [name.strip() for name in self.columns.split(",")]
         if len(names) != len(wanted):
             raise DataError(f"--columns names {len(names)} columns; the model has {len(wanted)}: {', '.join(wanted)}.")
-        return replace(read_series(files, columns=names, **options), columns=wanted)
+        inputs = reconstruction.inputs
+        return replace(read_series(files, columns=[*names, *inputs], **options), columns=(*wanted, *inputs))
+
+    def read_inputs(self, reconstruction: "Reconstruction", file: Path | None) -> "Series | None":
+        """Read the inputs of a driven model from a file of their own, which may have other columns; None: no file."""
+        from kaffee.data.reading import read_series
+        from kaffee.errors import ConfigError
+        from kaffee.inference.matching import model_frequency
+
+        if file is None:
+            return None
+        if not reconstruction.inputs:
+            raise ConfigError(f"--inputs {file}: the model takes no inputs. Fit one with --inputs, or leave this out.")
+        options = reading_options(self.time_column, self.recording_column, self.time_tolerance, self.decimal)
+        options["frequency"] = model_frequency(reconstruction)
+        return read_series([str(file)], columns=list(reconstruction.inputs), **options)
 
 
 def reading_options(

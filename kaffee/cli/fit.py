@@ -80,6 +80,9 @@ def _fit(
     param: Annotated[list[str] | None, typer.Option(help="A parameter of the system, such as F=10.")] = None,
     time_column: TimeColumn = None,
     columns: Annotated[str | None, typer.Option(help="Columns to use, separated by commas.")] = None,
+    inputs: Annotated[
+        str | None, typer.Option(help="Columns that drive the system and are not predicted, separated by commas.")
+    ] = None,
     recording_column: RecordingColumn = None,
     time_tolerance: TimeTolerance = None,
     decimal: Decimal = None,
@@ -122,6 +125,8 @@ def _fit(
     options = reading_options(time_column, recording_column, time_tolerance, decimal)
     if columns is not None:
         options["columns"] = [name.strip() for name in columns.split(",")]
+    if inputs is not None:
+        options["inputs"] = [name.strip() for name in inputs.split(",")]
     source = parse_source(data, numbers(param or []), options)
     loaded = source.load(settings)
     suggested = suggest(loaded.series, settings, preset)

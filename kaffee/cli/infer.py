@@ -199,6 +199,7 @@ def _forecast(
     refits: Annotated[
         bool, typer.Option("--refits", help="Average over all refits of a run that was fitted with --seeds.")
     ] = False,
+    inputs: options.InputFile = None,
     reading: RecordingOptions,
     quantiles: options.Quantiles = "0.05,0.5,0.95",
     by: options.FilterName = None,
@@ -218,6 +219,7 @@ def _forecast(
     model, series = _open(run, files, output, reading, core, by)
     start = None if at is None else _parse_time(at, series.origin.dates)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
+    sampling["inputs"] = reading.read_inputs(model, inputs)
     models = [each.with_filter(by) for each in load_pool(run, core=core)] if refits else model
     estimates = ensembles.forecast(models, series, steps, at=start, any_step=reading.any_step, **sampling)
     facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
@@ -243,17 +245,27 @@ def _run_free(
     runs: Annotated[int, typer.Option(min=1, help="How many runs.")] = 1,
     transient: Annotated[int, typer.Option(min=0, help="Steps before the first that is kept.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of start and noise.")] = 0,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--inputs",
+            help="File with inputs for a driven model, used again when they end.",
+            show_default="those that the run was trained on",
+        ),
+    ] = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
     """Let a trained model run freely, in the units of its data; `kaffee simulate` does the same for a true system."""
     from kaffee.certification.purpose import read_purpose, remark_run
-    from kaffee.fitting.run import load
+    from kaffee.fitting.run import load, recorded_inputs
     from kaffee.inference.ensembles import simulate
 
     options.check_output(output)
     how: dict[str, Any] = {"shell": shell, "core_noise": core_noise, "runs": runs, "transient": transient, "seed": seed}
-    estimates = simulate(load(run, core=core), steps, **how)
+    model = load(run, core=core)
+    how["inputs"] = RecordingOptions().read_inputs(model, inputs) or recorded_inputs(run, model)
+    estimates = simulate(model, steps, **how)
     facts = {**estimates.describe(), "seed": seed, "shell": shell}
     write_table(estimates.to_series(), output, facts, json=json, sentence=facts["divergence"])
     if (purpose := read_purpose(run)) and not json:

@@ -87,6 +87,26 @@ class Data:
     join: Callable[[list[Any]], Any]
     frequency: str | None = None
 
+    def with_future(self, inputs: Any, wanted: tuple[str, ...]) -> "tuple[Data, Series | None]":
+        """Return the data with their inputs, and those of the rows after them, as a forecast needs both.
+
+        Data that come without inputs have theirs in the first rows of what is given.
+        """
+        given, series = read_inputs(inputs), self.series
+        if given is None or series.inputs is not None or set(wanted) <= set(series.columns):
+            return self, given
+        cuts = list(zip(range(given.num_recordings), series.lengths, strict=False))
+        if len(cuts) < series.num_recordings or any(given.lengths[r] < T for r, T in cuts):
+            raise DataError(
+                f"{series.label}: X has no inputs of its own, so that `inputs` needs the rows of X and then those of "
+                f"the forecast, for each of {series.num_recordings} recordings; there are "
+                f"{', '.join(map(str, given.lengths))} for {', '.join(map(str, series.lengths))} rows."
+            )
+        past = replace(given.take([(r, slice(0, T)) for r, T in cuts]), times=None)
+        later = [(r, slice(T, None)) for r, T in cuts if given.lengths[r] > T]
+        driven = replace(self, series=series.driven_by(past))
+        return driven, given.take(later) if later else None
+
 
 def read_data(
     X: Any,
@@ -95,6 +115,7 @@ def read_data(
     frequency: str | None = None,
     *,
     fitting: bool = False,
+    inputs: Any = None,
 ) -> Data:
     """Convert data of any kind to a series, and keep its form for results.
 
@@ -103,7 +124,54 @@ def read_data(
         wanted: The columns of a model; others are left out if all of these are there.
         frequency: The calendar of the data that the model was fitted to.
         fitting: Whether a model is to be fitted, so that a calendar may be inferred.
+        inputs: Known inputs: names of columns of X, or data of any kind with a row for each row of X.
     """
+    names = _input_names(inputs)
+    data = _read_form(X, times, wanted and (*wanted, *names), frequency, fitting)
+    if names and (fitting or set(names) <= set(data.series.columns)):
+        return _take_inputs(data, names)
+    if inputs is None or names:
+        return data
+    given = read_inputs(inputs, times, frequency, fitting=fitting)
+    return replace(data, series=data.series.driven_by(given))
+
+
+def read_inputs(
+    inputs: Any, times: Any = None, frequency: str | None = None, *, fitting: bool = False
+) -> Series | None:
+    """Read inputs of any kind; those without names are called u1, u2, ...; None stays None."""
+    if inputs is None:
+        return None
+    bare = hasattr(inputs, "index") or isinstance(inputs, Series)  # has times of its own
+    given = _read_form(inputs, None if bare else times, None, frequency, fitting).series
+    if given.columns == check_columns(None, given.num_coordinates, "inputs"):
+        given = replace(given, columns=tuple(f"u{k + 1}" for k in range(given.num_coordinates)))
+    return given
+
+
+def _input_names(inputs: Any) -> tuple[str, ...]:
+    """Return the names of columns, if that is what was given for inputs."""
+    listed = [inputs] if isinstance(inputs, str) else inputs
+    named = isinstance(listed, list | tuple) and bool(listed) and all(isinstance(each, str) for each in listed)
+    return tuple(listed) if named else ()
+
+
+def _take_inputs(data: Data, names: tuple[str, ...]) -> Data:
+    """Take columns of the data for inputs; results have the form of the others."""
+    series = data.series.with_inputs(names)
+    kept = [j for j, name in enumerate(data.series.columns) if name not in names]
+
+    def without(frame: Any) -> Any:
+        columns = getattr(frame, "columns", None)
+        if columns is None or len(columns) != data.series.num_coordinates:
+            return frame
+        return replace(frame, columns=tuple(columns[j] for j in kept) if isinstance(columns, tuple) else columns[kept])
+
+    return replace(data, series=series, frames=tuple(map(without, data.frames)))
+
+
+def _read_form(X: Any, times: Any, wanted: tuple[str, ...] | None, frequency: str | None, fitting: bool) -> Data:
+    """Read data as `read_data` does, without inputs."""
     if isinstance(X, str | os.PathLike):
         raise DataError(f"{_NAME} is a path. Read the file first: kaffee.read_series({str(X)!r}).")
     if isinstance(X, Series):

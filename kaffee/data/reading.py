@@ -63,6 +63,7 @@ def read_series(
     decimal: str | None = None,
     frequency: str | Literal[False] | None = None,
     name: str | None = None,
+    inputs: Sequence[str | int] | None = None,
 ) -> Series:
     """Read a series from one file, or from several files with one or more recordings each.
 
@@ -88,6 +89,7 @@ def read_series(
         frequency: Of dates whose steps are not equally long, as pandas names it, such as "MS" for months: times then
             count these steps. None finds months, quarters, years and others; False counts seconds all the same.
         name: Of the series; by default the name of the first file.
+        inputs: Columns that are known inputs, not coordinates (`Series.with_inputs`).
     """
     paths = [Path(item) for item in ([path] if isinstance(path, str | os.PathLike) else path)]
     if not paths:
@@ -95,6 +97,8 @@ def read_series(
     if time_tolerance < 0 or time_tolerance >= 0.5:
         raise ConfigError(f"time_tolerance={time_tolerance} is not between 0 and 0.5 steps.")
     chosen = None if columns is None else (columns,) if isinstance(columns, str | int) else tuple(columns)
+    if inputs and chosen is not None:
+        chosen = (*chosen, *(each for each in inputs if each not in chosen))
     names: tuple[str, ...] = ()
     origin = Origin()
     recordings: list[_Recording] = []
@@ -129,7 +133,7 @@ def read_series(
     recordings = [_regularise(part, origin.dates, time_tolerance, notes) for part in recordings]
     axes = [part.times for part in recordings if part.times is not None]
     check_same_step(axes, [part.where for part in recordings], time_tolerance)
-    return Series(
+    series = Series(
         recordings=tuple(part.values for part in recordings),
         columns=names,
         times=tuple(axes) if axes else None,
@@ -138,6 +142,7 @@ def read_series(
         notes=tuple(dict.fromkeys(notes)),
         origin=replace(origin, labels=_find_labels(recordings)),
     )
+    return series.with_inputs(inputs) if inputs else series
 
 
 def _open(path: Path, delimiter: str | None, header: bool | None, decimal: str | None) -> Sequence[Table]:

@@ -19,7 +19,7 @@ class Scaler:
     r"""The map $x \mapsto (x - \mathrm{mean}) / \mathrm{scale}$ for each coordinate, and its inverse.
 
     Works on NumPy and JAX arrays alike and keeps their dtype: mean and scale (N,), in data units, are cast to it.
-    Two scalers with the same numbers are equal and have the same hash.
+    Two scalers with the same numbers are equal and have the same hash. `inputs` is the scaler of known inputs.
 
     >>> scaler = Scaler(mean=[1.0, 2.0], scale=[2.0, 4.0])
     >>> scaler.transform(np.array([[3.0, 2.0]])).tolist()
@@ -28,6 +28,7 @@ class Scaler:
 
     mean: Float[np.ndarray, " N"]
     scale: Float[np.ndarray, " N"]
+    inputs: "Scaler | None" = None
 
     def __post_init__(self) -> None:
         mean, scale = as_float64(self.mean, "scaler mean"), as_float64(self.scale, "scaler scale")
@@ -67,12 +68,13 @@ class Scaler:
                 f"{series.label}: constant {column} {quoted(names)} ({value:.6g} in all {count[constant[0]]} observed "
                 f"values): there is no scale to standardise by. {advice if others else 'Nothing is left to model.'}"
             )
-        return cls(mean * unit, scale * unit)
+        return cls(mean * unit, scale * unit, None if series.inputs is None else cls.fit(series.inputs))
 
     @classmethod
-    def identity(cls, num_coordinates: int) -> "Scaler":
+    def identity(cls, num_coordinates: int, num_inputs: int = 0) -> "Scaler":
         """Make a scaler that changes nothing."""
-        return cls(np.zeros(num_coordinates), np.ones(num_coordinates))
+        inputs = cls.identity(num_inputs) if num_inputs else None
+        return cls(np.zeros(num_coordinates), np.ones(num_coordinates), inputs)
 
     @property
     def num_coordinates(self) -> int:
@@ -94,16 +96,18 @@ class Scaler:
         std = self._floating(std)
         return std * _align(self.scale, std)
 
-    def to_dict(self) -> dict[str, list[float]]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain lists for JSON; `from_dict` restores the very same bits."""
-        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+        inputs = {} if self.inputs is None else {"inputs": self.inputs.to_dict()}
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist(), **inputs}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Scaler":
         """Restore the scaler that `to_dict` wrote."""
         if missing := {"mean", "scale"} - set(data):
             raise DataError(f"A stored scaler needs the keys 'mean' and 'scale'; missing: {sorted(missing)}.")
-        return cls(data["mean"], data["scale"])
+        inputs = None if data.get("inputs") is None else cls.from_dict(data["inputs"])
+        return cls(data["mean"], data["scale"], inputs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scaler) and self._key() == other._key()
@@ -111,8 +115,8 @@ class Scaler:
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def _key(self) -> tuple[bytes, bytes]:
-        return self.mean.tobytes(), self.scale.tobytes()
+    def _key(self) -> tuple[Any, ...]:
+        return self.mean.tobytes(), self.scale.tobytes(), self.inputs
 
     def _floating(self, x: Any) -> Any:
         if not hasattr(x, "dtype") or (isinstance(x, np.ndarray) and x.dtype.kind in "iu"):

@@ -32,6 +32,7 @@ class Series:
         name, source: A short name for reports, and the file or files it was read from.
         notes: Sentences on what the reader did, for reports.
         origin: Names and form of times and recordings in the file, for writing results.
+        inputs: Known external inputs at the same rows, complete: what acts on the system and is not predicted.
 
     >>> Series.from_arrays([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]], columns=["x", "y"])
     Series(1 recording, 3 steps, 2 coordinates: x, y; 16.7 % missing)
@@ -44,6 +45,7 @@ class Series:
     source: str = ""
     notes: tuple[str, ...] = ()
     origin: Origin = NUMBERED
+    inputs: "Series | None" = None
 
     def __post_init__(self) -> None:
         where = self.label
@@ -59,6 +61,8 @@ class Series:
             times = tuple(check_times(t, len(v), f"{where}, recording {r}") for r, (t, v) in enumerate(pairs))
         for array in (*recordings, *(times or ())):
             array.setflags(write=False)
+        if self.inputs is not None:
+            _check_inputs(self.inputs, tuple(map(len, recordings)), columns, where)
         self.__dict__.update(recordings=tuple(recordings), columns=columns, times=times)
 
     @classmethod
@@ -167,6 +171,8 @@ class Series:
         digest = hashlib.sha256(b"kaffee series 1\n" + json.dumps(head).encode())
         for array in (*self.recordings, *(self.times or ())):
             digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
+        if self.inputs is not None:
+            digest.update(b"\ninputs " + self.inputs.fingerprint.encode())
         return digest.hexdigest()
 
     def split(self, fraction: float = 0.8, *, test_steps: int | None = None) -> tuple["Series", "Series"]:
@@ -204,6 +210,7 @@ class Series:
             name=(self.name + part).lstrip(),
             source=self.source and self.source + part,
             origin=self.origin.of([r for r, _ in rows]),
+            inputs=None if self.inputs is None else self.inputs.take(rows, part),
         )
 
     def pieces(self, length: int) -> "Series":
@@ -225,13 +232,57 @@ class Series:
         names = tuple(self.columns[j] for j in index)
         return replace(self, recordings=tuple(values[:, index] for values in self.recordings), columns=names)
 
+    def with_inputs(self, columns: Sequence[str | int]) -> "Series":
+        """Take some columns for known inputs instead of coordinates, in the given order.
+
+        Gaps of an input, which has no model to fill them, are filled by the value before, the first ones by that after.
+
+        >>> series = Series.from_arrays([[1.0, 0.0], [2.0, float("nan")], [3.0, 1.0]], columns=["x", "stimulus"])
+        >>> series.with_inputs(["stimulus"]).inputs.recordings[0].ravel().tolist()
+        [0.0, 0.0, 1.0]
+        """
+        chosen = self.select(columns)
+        others = [name for name in self.columns if name not in chosen.columns]
+        if not others:
+            raise DataError(f"{self.label}: all columns are inputs, so that nothing is left to model. Name fewer.")
+        return self.select(others).driven_by(chosen)
+
+    def driven_by(self, inputs: "Series | None") -> "Series":
+        """Return the series with the inputs in another one, which has the same rows; None: without inputs."""
+        if inputs is None:
+            return replace(self, inputs=None)
+        missing = sum(int(np.isnan(values).sum()) for values in inputs.recordings)
+        filled = tuple(_hold(values, inputs.columns, self.label) for values in inputs.recordings)
+        plural = "" if missing == 1 else "s"
+        notes = (
+            (*self.notes, f"{missing} missing value{plural} of inputs filled by the value before") if missing else ()
+        )
+        return replace(self, inputs=replace(inputs, recordings=filled, inputs=None), notes=notes or self.notes)
+
+    @property
+    def num_inputs(self) -> int:
+        """Count the inputs."""
+        return 0 if self.inputs is None else self.inputs.num_coordinates
+
     def standardised(self, scaler: Scaler) -> "Series":
-        """Convert to the standard units of a scaler, usually `Scaler.fit(train)`."""
-        return replace(self, recordings=tuple(scaler.transform(values) for values in self.recordings))
+        """Convert to the standard units of a scaler, usually `Scaler.fit(train)`; inputs to those of its own for them.
+
+        A scaler without one leaves the inputs out: it belongs to a model that takes none.
+        """
+        inputs = None
+        if self.inputs is not None and scaler.inputs is not None:
+            inputs = self.inputs.standardised(scaler.inputs)
+        recordings = tuple(scaler.transform(values) for values in self.recordings)
+        return replace(self, recordings=recordings, inputs=inputs)
 
     def concatenated(self) -> Values:
         """Stack all recordings one after the other; `locate` tells which row belongs to which."""
         return np.concatenate(self.recordings)
+
+    def rows_with_inputs(self, recording: int) -> Float[np.ndarray, "T D"]:
+        """Return the rows of a recording with its inputs after the coordinates, as models read them."""
+        values = self.recordings[recording]
+        return values if self.inputs is None else np.hstack([values, self.inputs.recordings[recording]])
 
     def locate(self, row: int) -> tuple[int, int]:
         """Find the recording, and the row within it, of a row of `concatenated()`."""
@@ -256,6 +307,7 @@ class Series:
             "time_step": self.time_step,
             "fingerprint": self.fingerprint,
             "notes": list(self.notes),
+            **({} if self.inputs is None else {"inputs": list(self.inputs.columns)}),
         }
 
     def __repr__(self) -> str:
@@ -265,13 +317,41 @@ class Series:
         counts = {"recording": self.num_recordings, "step": self.num_steps, "coordinate": self.num_coordinates}
         recordings, steps, coordinates = (f"{n} {word}{'s' * (n > 1)}" for word, n in counts.items())
         missing = f"{100 * self.missing_fraction:.3g} % missing"
-        return f"Series({called}{recordings}, {steps}{step}, {coordinates}: {names}; {missing})"
+        driven = "" if self.inputs is None else f"; driven by {', '.join(self.inputs.columns)}"
+        return f"Series({called}{recordings}, {steps}{step}, {coordinates}: {names}; {missing}{driven})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Series) and self.fingerprint == other.fingerprint
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
+
+
+def _check_inputs(inputs: Series, lengths: tuple[int, ...], columns: tuple[str, ...], where: str) -> None:
+    if inputs.lengths != lengths:
+        raise DataError(
+            f"{where}: inputs have {', '.join(map(str, inputs.lengths))} rows, the recordings "
+            f"{', '.join(map(str, lengths))}. Give one row of inputs for each row, recording by recording."
+        )
+    if twice := set(inputs.columns) & set(columns):
+        raise DataError(f"{where}: '{min(twice)}' is both an input and a coordinate. Give one of them another name.")
+    if inputs.missing_fraction:
+        raise DataError(f"{where}: inputs have missing values. Use Series.driven_by, which fills them.")
+
+
+def _hold(values: Values, columns: tuple[str, ...], where: str) -> Values:
+    """Fill gaps by the value before, those at the beginning by the first value."""
+    known = ~np.isnan(values)
+    if known.all():
+        return values
+    if not known.any(axis=0).all():
+        name = columns[int(np.argmin(known.any(axis=0)))]
+        raise DataError(
+            f"{where}: the input '{name}' has no value in a whole recording. Fill it in, or leave the input out."
+        )
+    rows = np.arange(len(values))[:, None]
+    last = np.maximum.accumulate(np.where(known, rows, -1), axis=0)
+    return np.take_along_axis(values, np.where(last < 0, known.argmax(axis=0), last), axis=0)
 
 
 def _split_times(times: Any, recordings: Sequence[np.ndarray], where: str) -> Sequence[ArrayLike]:

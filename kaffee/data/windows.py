@@ -16,6 +16,8 @@ from kaffee.errors import ConfigError, DataError
 class WindowBatch(eqx.Module):
     """W windows of L consecutive rows: values, 0 where missing, and a mask, True where they were observed.
 
+    Rows of a series with inputs have them after the coordinates, and a mask that is True there.
+
     The `starts` are rows of `Series.concatenated()`. The `key` is for what else is random with these windows, such as
     the noise inside a core; None if they were not drawn.
     """
@@ -97,8 +99,8 @@ class WindowSampler(eqx.Module):
             usable = f"none of the {len(candidates)} windows of {length} steps is usable"
             raise DataError(f"{series.label}: {usable}. {advice}")
         return cls(
-            values=_device_array(np.where(mask, rows, 0.0), dtype, series),
-            mask=jnp.asarray(mask),
+            values=_append_inputs(_device_array(np.where(mask, rows, 0.0), dtype, series), dtype, series),
+            mask=jnp.asarray(np.pad(mask, ((0, 0), (0, series.num_inputs)), constant_values=True)),
             starts=jnp.asarray(candidates[keep], dtype=jnp.int32),
             length=length,
             skipped_recordings=sum(steps < length for steps in series.lengths),
@@ -134,6 +136,12 @@ class WindowSampler(eqx.Module):
         return WindowBatch(window(self.values), window(self.mask), starts, key)
 
 
+def _append_inputs(values: Float[Array, "T N"], dtype: Any, series: Series) -> Float[Array, "T D"]:
+    if series.inputs is None:
+        return values
+    return jnp.hstack([values, _device_array(series.inputs.concatenated(), dtype, series.inputs)])
+
+
 def _device_array(values: np.ndarray, dtype: Any, series: Series) -> Array:
     wanted = jnp.dtype(dtype)
     if not jnp.issubdtype(wanted, jnp.floating):
@@ -164,10 +172,15 @@ def training_windows(series: Series, length: int, dtype: Any = jnp.float32) -> W
     return WindowSampler.from_series(series, length, require_observed_start=bool(complete.mean() > 0.2), dtype=dtype)
 
 
-def padded(series: Series, dtype: Any = jnp.float32) -> tuple[Float[Array, "R T N"], Bool[Array, "R T N"]]:
-    """Stack all recordings as one batch, padded with missing values to the longest; also return the mask."""
-    values = np.full((series.num_recordings, max(series.lengths), series.num_coordinates), np.nan)
-    for i, recording in enumerate(series.recordings):
-        values[i, : len(recording)] = recording
+def padded(series: Series, dtype: Any = jnp.float32) -> tuple[Float[Array, "R T D"], Bool[Array, "R T D"]]:
+    """Stack all recordings as one batch, padded with missing values to the longest; also return the mask.
+
+    Inputs stand after the coordinates, padded with zeros, their mean: they are never missing.
+    """
+    N, K = series.num_coordinates, series.num_inputs
+    values = np.full((series.num_recordings, max(series.lengths), N + K), np.nan)
+    values[..., N:] = 0.0
+    for i, length in enumerate(series.lengths):
+        values[i, :length] = series.rows_with_inputs(i)
     mask = ~np.isnan(values)
     return jnp.asarray(np.where(mask, values, 0.0), dtype), jnp.asarray(mask)

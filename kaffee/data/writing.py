@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def write_series(
     one recording or several of equal length. In tables, times and the labels of several recordings are columns
     with the names and in the form that they had in the file they came from (dates as dates, `.npz` apart), else
     numbers in columns named t and recording. A coordinate that is itself named like a time is read back with
-    `time_column=False`.
+    `time_column=False`. Known inputs are columns after the coordinates, to be read back with `inputs=`.
 
     Args:
         series: A `Series`, or whatever `Series.from_arrays` takes.
@@ -44,6 +45,9 @@ def write_series(
         series = Series.from_arrays(series, columns=columns, times=times)
     elif columns is not None or times is not None:
         raise ConfigError("columns= and times= belong to arrays; a Series has its own.")
+    if series.inputs is not None:
+        rows = tuple(series.rows_with_inputs(r) for r in range(series.num_recordings))
+        series = replace(series, recordings=rows, columns=(*series.columns, *series.inputs.columns), inputs=None)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ConfigError(f"{path}: cannot write '{path.suffix}'. Supported: {', '.join(SUFFIXES)}.")

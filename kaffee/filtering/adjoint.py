@@ -72,12 +72,11 @@ def adjoint_terms(dynamics: Dynamics, recursion: Recursion, observations: Observ
 def _forward(
     perturbed: Any, dynamics: Dynamics, recursion: Recursion, observations: Observations
 ) -> tuple[Terms, _Residuals]:
-    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, Any]:
-        now = step(recursion, dynamics, observations.observation, belief, *inputs)
+    def body(belief: Belief, row: tuple[Array | None, ...]) -> tuple[Belief, Any]:
+        now = step(recursion, dynamics, observations.observation, belief, *row)  # type: ignore[arg-type]
         return now.filtered, (now.innovation.nll, now.fault, (belief, now.innovation))
 
-    xs = (observations.x, observations.mask, observations.noise)
-    final, (nll, faults, residuals) = jax.lax.scan(body, dynamics.initial, xs)
+    final, (nll, faults, residuals) = jax.lax.scan(body, dynamics.initial, observations.steps)
     return Terms(nll, faults, final), residuals
 
 
@@ -95,7 +94,7 @@ def _backward(
     trained: Any = arrays if with_core else None
 
     def body(carry: Dynamics, inputs: Any) -> tuple[Dynamics, None]:
-        (previous, innovation), mask, weight, noise = inputs
+        (previous, innovation), mask, weight, noise, driven_by = inputs
         predicted_bar, variance_bar = _pull_back_update(
             recursion, innovation, mask, observations.observation, weight, carry.initial
         )
@@ -103,7 +102,7 @@ def _backward(
         # this line gradients of a delay model of Lorenz-63 were a million times too large in float32.
         asymmetric = predicted_bar.covariance
         predicted_bar = predicted_bar._replace(covariance=0.5 * (asymmetric + asymmetric.mT))
-        core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
+        core = dynamics.core.given(noise, driven_by)
         if recursion.transport:
             z, P = previous
             core_bar, *previous_bar = core.pull_back_moments(z, P, *predicted_bar, with_core=with_core)
@@ -113,7 +112,9 @@ def _backward(
         diagonal = jnp.diagonal(predicted_bar.covariance, axis1=1, axis2=2)
         scale = core.noise_scale(previous.mean)
         diagonal = diagonal if scale is None else scale[:, None] * diagonal
-        total: Any = jax.tree.map(jnp.add, carry.core, core_bar.without_noise()) if with_core else None
+        total: Any = None
+        if with_core:
+            total = jax.tree.map(jnp.add, carry.core, core_bar.without_noise().without_inputs())
         return Dynamics(
             total,
             carry.process_variance + jnp.sum(diagonal, axis=0),
@@ -129,6 +130,6 @@ def _backward(
         zeros.initial.covariance if P_bar is None else 0.5 * (P_bar + P_bar.mT),
     )
     weights = jnp.zeros_like(residuals[1].nll) if terms_bar.nll is None else terms_bar.nll
-    xs = (residuals, observations.mask, weights, observations.noise)
+    xs = (residuals, observations.mask, weights, observations.noise, observations.inputs)
     result, _ = jax.lax.scan(body, zeros._replace(initial=last), xs, reverse=True)
     return result if with_core else result._replace(core=jax.tree.map(lambda _: None, arrays))

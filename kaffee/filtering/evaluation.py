@@ -16,6 +16,7 @@ from kaffee.metrics.attractors import AttractorDistances, Estimator, Extent, mea
 from kaffee.metrics.delays import Delays, choose_delays
 from kaffee.metrics.lyapunov import LyapunovSpectrum, lyapunov_spectrum
 from kaffee.metrics.spectra import FLAT, d_hellinger
+from kaffee.model.inputs import InputRuns
 from kaffee.model.statespace import StateSpaceModel
 
 
@@ -97,6 +98,7 @@ class FreeRunEvaluation:
         clipped: Share of steps at which the core held a run back (`Core.contains`).
         noise: Standard deviation of the observation noise that runs with the shell off lack; None if it is on.
         as_readings: Whether they are compared with it.
+        repeats: Whether inputs repeat themselves within a run, so that a run that does so may be right.
     """
 
     model: StateSpaceModel
@@ -107,6 +109,7 @@ class FreeRunEvaluation:
     clipped: Float[np.ndarray, " S"]
     noise: Float[np.ndarray, " N"] | None = None
     as_readings: bool = False
+    repeats: bool = False
 
     @property
     def num_diverged(self) -> int:
@@ -143,7 +146,7 @@ class FreeRunEvaluation:
 
         Unless the same model with noise, `noisy`, forgets as fast as the data do.
         """
-        if self.target.extent is None or self.noise is None:
+        if self.target.extent is None or self.noise is None or self.repeats:
             return np.zeros(len(self.observations), int)
         columns, extent = self.target.columns, self.target.extent
         share = float(np.mean(self.noise[columns] ** 2 / extent.unit))
@@ -171,6 +174,7 @@ def evaluate_free_runs(
     core_key: Key[Array, ""] | None = None,
     scaler: Scaler | None = None,
     as_readings: bool = False,
+    inputs: InputRuns | None = None,
 ) -> FreeRunEvaluation:
     """Run a model freely from observations and compare the runs with a target.
 
@@ -181,10 +185,11 @@ def evaluate_free_runs(
         as_readings: Compare runs without a `key` as readings of them would be, with the shell's observation noise: data
             have theirs, and without it even the true system would differ. No more of it than the target can have, so
             that a model which takes its own errors for noise cannot hide behind them.
+        inputs: Of a driven model, standardised; None: the mean input at every step.
     """
     standard = starts if scaler is None else scaler.transform(starts)
     first = start_state(model, jnp.asarray(standard, model.dtype))
-    run = free_run(model, first, num_steps, key=key, core_key=core_key, transient=transient)
+    run = free_run(model, first, num_steps, key=key, core_key=core_key, transient=transient, inputs=inputs)
     diverged_at = np.asarray(run.diverged_at)
     stays = diverged_at == 0
     observations = np.asarray(run.observations, np.float64)[stays]
@@ -194,4 +199,6 @@ def evaluate_free_runs(
         std = np.sqrt(np.asarray(model.shell.observation_variance(), np.float64))
         noise = np.minimum(std if scaler is None else std * scaler.scale, target.noise_bound)
     clipped = np.asarray(run.clipped, np.float64)[stays]
-    return FreeRunEvaluation(model, target, observations, run.states[stays], diverged_at, clipped, noise, as_readings)
+    repeats = inputs is not None and len(inputs.rows) < num_steps
+    known = (model, target, observations, run.states[stays], diverged_at, clipped)
+    return FreeRunEvaluation(*known, noise, as_readings, repeats)

@@ -120,7 +120,7 @@ def advance(
     recursion: Recursion,
     gate: Gate | None,
     track: Track,
-    x: Float[Array, "W N"],
+    x: Float[Array, "W D"],
     noise: Float[Array, "W K"] | None = None,
 ) -> tuple[Track, Row, Step]:
     """Filter one row of readings for a batch of tracks; NaN is missing. Compilation drops what is not used of it.
@@ -132,12 +132,14 @@ def advance(
     may have been linearised at the wrong place, and would be sure of itself for many rows.
 
     Args:
+        x: Readings, and after them the inputs of a model that takes any, which are never missing.
         gate: None for the bare recursion: every reading is believed, and nothing restarts.
         noise: The realisation of the core's internal noise; None for none of it.
     """
+    x, inputs = model.split(x)
     observation, dynamics = model.observation, make_dynamics(model, track.belief)
     Gamma, Lambda = dynamics.process_variance, dynamics.observation_variance
-    core = model.core if noise is None else model.core.with_noise(noise)
+    core = model.core.given(noise, inputs)
     predicted = predict(core, Gamma, track.belief, transport=recursion.transport, by=recursion.filter)
     predicted_signal = predicted.signal_variance(observation)
     present = ~jnp.isnan(x)

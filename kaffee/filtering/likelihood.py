@@ -122,23 +122,20 @@ def _run_terms(
         raise ConfigError(f"segment = {segment} does not divide the window of {num_steps} steps.")
 
     @jax.checkpoint
-    def one(belief: Belief, part: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
-        x, mask, noise = part
-        terms = run(belief, Observations(x, mask, observations.observation, noise))
+    def one(belief: Belief, part: tuple[Array, ...]) -> tuple[Belief, tuple[Array, Array]]:
+        x, mask, noise, inputs = part
+        terms = run(belief, Observations(x, mask, observations.observation, noise, inputs))
         return terms.final, (terms.nll, terms.faults)
 
-    parts = jax.tree.map(
-        lambda a: a.reshape(num_steps // segment, segment, *a.shape[1:]),
-        (observations.x, observations.mask, observations.noise),
-    )
+    parts = jax.tree.map(lambda a: a.reshape(num_steps // segment, segment, *a.shape[1:]), observations.steps)
     final, (nll, faults) = jax.lax.scan(one, initial, parts)
     return Terms(nll.reshape(num_steps, -1), faults.reshape(num_steps, -1), final)
 
 
 def window_nll(
     model: StateSpaceModel,
-    x: Float[Array, "W L N"],
-    mask: Bool[Array, "W L N"],
+    x: Float[Array, "W L D"],
+    mask: Bool[Array, "W L D"],
     recursion: Recursion,
     *,
     burn_in: int = 8,
@@ -155,6 +152,7 @@ def window_nll(
     The first row of each window only anchors the mean; the following `burn_in` rows are propagated but not scored.
 
     Args:
+        x, mask: Rows of readings, and after them the inputs of a model that takes any (`StateSpaceModel.split`).
         start: Latent states zbar_{t0}; by default the belief is that of `start_belief`.
         certain_start: Begin with covariance 0 instead of Gamma, as if the start were the state (appendix A.2).
         gradient: "adjoint" is hand-derived and does not reach B nor the data; "autodiff" reaches everything.
@@ -171,6 +169,7 @@ def window_nll(
         # The adjoint is exact in all but B, which the paper holds fixed; train B through "autodiff".
         model = model.replace(observation=jax.lax.stop_gradient(model.observation))
     anchor = model.observation
+    (x, inputs), mask = model.split(x), model.split(mask)[0]
     first, first_mask = jnp.where(mask[:, 0], x[:, 0], 0.0), mask[:, 0]
     if start is None and not certain_start:
         initial = start_belief(model, first, first_mask, recursion)
@@ -182,7 +181,8 @@ def window_nll(
         moments = initial_belief(model, start, anchored=first_mask, certain=certain_start)
         initial = recursion.filter.start(*moments)  # type: ignore[assignment]
     noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], initial.mean.dtype)
-    observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise)
+    later = None if inputs is None else inputs[:, 1:]
+    observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise, later)
     terms = _run_terms(model, initial, observations, recursion, gradient, segment)
     # Per observed entry, so that missing data do not change the scale; the paper's |B| L N on complete data.
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)

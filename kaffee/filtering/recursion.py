@@ -58,12 +58,21 @@ class Dynamics(NamedTuple):
 
 
 class Observations(NamedTuple):
-    """A batch of windows, time first, with map and core noise (None: none); `x` is finite where `mask` is True."""
+    """A batch of windows, time first, with map, core noise and inputs (None: none); `x` is finite where `mask` is True.
+
+    The inputs of a row act on the step to it: z_t = F(z_{t-1}, u_t).
+    """
 
     x: Float[Array, "T W N"]
     mask: Bool[Array, "T W N"]
     observation: ObservationMap
     noise: Float[Array, "T W K"] | None = None
+    inputs: Float[Array, "T W U"] | None = None
+
+    @property
+    def steps(self) -> tuple[Array, Array, Array | None, Array | None]:
+        """What `step` takes at every row, for a scan."""
+        return self.x, self.mask, self.noise, self.inputs
 
 
 class Step(NamedTuple):
@@ -88,9 +97,11 @@ def arrange_observations(
     mask: Bool[Array, "W T N"],
     observation: ObservationMap,
     noise: Float[Array, "T W K"] | None = None,
+    inputs: Float[Array, "W T U"] | None = None,
 ) -> Observations:
     """Put time first and replace missing entries by 0, since a NaN would enter gradients even where masked."""
-    return Observations(jnp.swapaxes(jnp.where(mask, x, 0.0), 0, 1), jnp.swapaxes(mask, 0, 1), observation, noise)
+    rows = jnp.swapaxes(jnp.where(mask, x, 0.0), 0, 1), jnp.swapaxes(mask, 0, 1)
+    return Observations(*rows, observation, noise, None if inputs is None else jnp.swapaxes(inputs, 0, 1))
 
 
 def core_noise(
@@ -129,9 +140,10 @@ def step(
     x: Readings,
     mask: Seen,
     noise: Float[Array, "W K"] | None = None,
+    inputs: Float[Array, "W U"] | None = None,
 ) -> Step:
     """Predict, score and (unless switched off) assimilate one observation per window."""
-    core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
+    core = dynamics.core.given(noise, inputs)
     predicted = predict(core, dynamics.process_variance, belief, transport=recursion.transport, by=recursion.filter)
     return update(recursion, dynamics, observation, predicted, x, mask)
 
@@ -163,14 +175,14 @@ def _fault_code(by: Filter, predicted: Belief, innovation: Innovation) -> Int[Ar
 def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Terms:
     """Run the recursion over whole windows, open to automatic differentiation."""
 
-    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
-        now = step(recursion, dynamics, observations.observation, belief, *inputs)
+    def body(belief: Belief, row: tuple[Array | None, ...]) -> tuple[Belief, tuple[Array, Array]]:
+        now = step(recursion, dynamics, observations.observation, belief, *row)  # type: ignore[arg-type]
         return now.filtered, (now.innovation.nll, now.fault)
 
     # Where the gradient is automatic, only beliefs are kept for the way back and each step is computed again.
     keep_all = recursion.filter.adjoint
-    xs = (observations.x, observations.mask, observations.noise)
-    final, (nll, faults) = jax.lax.scan(body if keep_all else jax.checkpoint(body), dynamics.initial, xs)
+    start, xs = dynamics.initial, observations.steps
+    final, (nll, faults) = jax.lax.scan(body if keep_all else jax.checkpoint(body), start, xs)
     return Terms(nll, faults, final)
 
 

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from kaffee.errors import DataError
 from kaffee.filtering.beliefs import AnyBelief
 from kaffee.model.core import Core
+from kaffee.model.inputs import InputRuns
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import Confined
 
@@ -50,6 +52,7 @@ def free_run(
     core_key: Key[Array, ""] | None = None,
     transient: int = 0,
     bound: float = DIVERGENCE_BOUND,
+    inputs: InputRuns | None = None,
 ) -> _Rollout:
     """Run the surrogate on its own from latent states, in standardised coordinates.
 
@@ -60,12 +63,14 @@ def free_run(
         core_key: Draws the noise inside the core, which belongs to it and not to the shell (DynaMix's gate).
         transient: Steps that are run first and not kept; divergence within them counts.
         bound: Largest coordinate that still counts as on the attractor.
+        inputs: Of a model that takes any, from the first step of the transient on; None: their mean throughout.
     """
     model = _let_return(model.exact())
 
     def body(carry: _Carry, now: tuple[Array, Array | None, _Pair | None]) -> tuple[_Carry, _Pair]:
         (z, diverged_at, outside), (t, eps, noise) = carry, now
-        z, x = _propagate(model, z, eps, noise)
+        core = model.core.given(eps, None if inputs is None else inputs.at(t))
+        z, x = _propagate(model, core, z, noise)
         away = ~(jnp.max(jnp.abs(z), axis=1) < bound)
         diverged_at = jnp.where((diverged_at == 0) & away, (t + 1).astype(jnp.int32), diverged_at)
         return (z, diverged_at, outside + (~model.core.contains(z)).astype(jnp.int32)), (z, x)
@@ -97,13 +102,16 @@ def forecast_ensemble(
     *,
     key: Key[Array, ""],
     observation_noise: bool = True,
+    inputs: Float[Array, "S H U"] | None = None,
 ) -> Float[Array, "K S H N"]:
     """Sample the observations of the `num_steps` after each start, standardised, in `num_members` trajectories.
 
     Every member draws process noise at each step and observation noise on its output, so that the ensemble's spread is
     that of a future reading; without `observation_noise` that of the signal B z. All members start at the same latent
-    states, as in the paper, or each draws its own from beliefs.
+    states, as in the paper, or each draws its own from beliefs. `inputs` are those of the forecast rows.
     """
+    if inputs is not None and inputs.shape[1] < num_steps:
+        raise DataError(f"A forecast of {num_steps} steps needs {num_steps} rows of inputs, not {inputs.shape[1]}.")
     model = model.exact()
     key_start, key_path = jax.random.split(key)
     if isinstance(start, jax.Array):
@@ -111,11 +119,14 @@ def forecast_ensemble(
     else:
         z = start.draw(key_start, num_members)
 
-    def body(z: Array, key: Any) -> tuple[Array, Array]:
+    def body(z: Array, now: tuple[Any, Array | None]) -> tuple[Array, Array]:
+        key, u = now
         eps = _draw_noise(model.core, jax.random.fold_in(key, 2), z)
-        return _propagate(model, z, eps, _draw_shell(model, key, z), observation_noise=observation_noise)
+        core = model.core.given(eps, None if u is None else jnp.tile(u, (num_members, 1)))
+        return _propagate(model, core, z, _draw_shell(model, key, z), observation_noise=observation_noise)
 
-    _, xs = jax.lax.scan(body, z.reshape(-1, z.shape[2]), jax.random.split(key_path, num_steps))
+    driven_by = None if inputs is None else jnp.swapaxes(inputs[:, :num_steps], 0, 1)
+    _, xs = jax.lax.scan(body, z.reshape(-1, z.shape[2]), (jax.random.split(key_path, num_steps), driven_by))
     return jnp.moveaxis(xs.reshape(num_steps, *z.shape[:2], -1), 0, 2)
 
 
@@ -137,10 +148,10 @@ def wall_limit(model: StateSpaceModel) -> float:
 
 
 def _propagate(
-    model: StateSpaceModel, z: Array, eps: Array | None, noise: _Pair | None, *, observation_noise: bool = True
+    model: StateSpaceModel, core: Core, z: Array, noise: _Pair | None, *, observation_noise: bool = True
 ) -> tuple[Float[Array, "S M"], Float[Array, "S N"]]:
     """Take one step: z' = F(z) + process noise, x = B z' + observation noise; bare without the noise of the shell."""
-    before, z = z, (model.core if eps is None else model.core.with_noise(eps)).predict_mean(z)
+    before, z = z, core.predict_mean(z)
     if noise is None:
         return z, model.observation.observe(z)
     std, scale = jnp.sqrt(model.shell.process_variance()), model.core.noise_scale(before)

@@ -24,7 +24,7 @@ _Moments = tuple[
 
 @eqx.filter_jit
 def smooth_rows(
-    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R N"], lengths: Int[Array, " R"]
+    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R D"], lengths: Int[Array, " R"]
 ) -> _Moments:
     """Compute mean and std of state z and signal B z at every row, given all readings of its recording.
 
@@ -33,7 +33,9 @@ def smooth_rows(
     """
     # About sqrt(T) segments of equal length; missing rows fill up the last one.
     S = isqrt(len(x) - 1) + 1
-    filled = jnp.pad(x, ((0, -len(x) % S), (0, 0), (0, 0)), constant_values=jnp.nan)
+    none = jnp.where(jnp.arange(x.shape[2]) < model.num_observed, jnp.nan, 0.0).astype(x.dtype)
+    beyond = jnp.broadcast_to(none, (-len(x) % S, *x.shape[1:]))
+    filled = jnp.concatenate([x, beyond])
     segments = filled.reshape(-1, S, *x.shape[1:])
     K = len(segments)
     numbers = jnp.arange(K * S).reshape(K, S)
@@ -42,9 +44,10 @@ def smooth_rows(
         after, now, _ = advance(model, recursion, make_gate(), track, row)
         return after, (track.belief.moments(), now.restarted)
 
-    def backward(later: Belief, inputs: tuple[Belief, Array, Array]) -> tuple[Belief, _Moments]:
-        earlier, restarted, number = inputs
-        smoothed = smooth_back(model, recursion, earlier, later)
+    def backward(later: Belief, inputs: tuple[Belief, Array, Array, Array]) -> tuple[Belief, _Moments]:
+        earlier, restarted, number, row = inputs
+        driven = model.replace(core=model.core.given(inputs=model.split(row)[1]))
+        smoothed = smooth_back(driven, recursion, earlier, later)
         finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(smoothed.variances(), axis=1))
         connected = ~restarted & (number < lengths) & finite
         belief = choose(connected, smoothed, earlier)
@@ -56,7 +59,7 @@ def smooth_rows(
     def smooth_segment(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, _Moments]:
         track, rows, number = inputs
         before = lax.scan(forward, track, rows)[1]
-        return lax.scan(backward, later, (*before, number), reverse=True)
+        return lax.scan(backward, later, (*before, number, rows), reverse=True)
 
     end, starts = lax.scan(start_segment, new_track(model, recursion, x.shape[1]), segments)
     _, earlier = lax.scan(smooth_segment, end.belief.moments(), (starts, segments, numbers), reverse=True)

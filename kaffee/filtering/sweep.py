@@ -34,7 +34,7 @@ def _keep_row(track: Track, row: Row, step: Step) -> Row:
 def sweep(
     model: StateSpaceModel,
     recursion: Recursion,
-    x: Float[Array, "T R N"],
+    x: Float[Array, "T R D"],
     *,
     gate: Gate | None,
     keep: Callable[[Track, Row, Step], Any] | None = _keep_row,
@@ -45,7 +45,7 @@ def sweep(
     """Filter recordings side by side; NaN is missing.
 
     Args:
-        x: Standardised readings, time first.
+        x: Standardised readings, time first, and after them the inputs of a model that takes any.
         gate: Which readings are believed, see `advance`; None for the bare recursion without gate and restarts.
         keep: What to keep of every row, by default its moments; the program is compiled again for each function.
         starts: Recording and row of beliefs to keep.
@@ -72,8 +72,8 @@ def sweep(
     return _Sweep(kept, beliefs, track.belief)
 
 
-def batch_recordings(series: Series, dtype: jnp.dtype) -> Float[Array, "T R N"]:
-    """Stack standardised recordings, time first; NaN is missing and fills up the shorter ones."""
+def batch_recordings(series: Series, dtype: jnp.dtype) -> Float[Array, "T R D"]:
+    """Stack standardised recordings, time first, with their inputs; NaN is missing and fills up the shorter ones."""
     x, mask = padded(series, dtype)
     return jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
 
@@ -116,8 +116,8 @@ class _Filtered(NamedTuple):
 @eqx.filter_jit
 def run_filter(
     model: StateSpaceModel,
-    x: Float[Array, "R T N"],
-    mask: Bool[Array, "R T N"],
+    x: Float[Array, "R T D"],
+    mask: Bool[Array, "R T D"],
     recursion: Recursion | None = None,
     initial: Belief | None = None,
     key: Key[Array, ""] | None = None,
@@ -129,7 +129,8 @@ def run_filter(
     """
     rows = jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
     if initial is None:
-        initial, rows = start_belief(model, x[:, 0], mask[:, 0], recursion), rows[1:]
+        first, seen = (model.split(each[:, 0])[0] for each in (x, mask))
+        initial, rows = start_belief(model, first, seen, recursion), rows[1:]
     noise = core_noise(model.core, key, len(rows), len(x), model.dtype)
     swept = sweep(model, recursion or Recursion(), rows, gate=None, keep=_keep_residual, initial=initial, noise=noise)
     row, v = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), swept.rows)

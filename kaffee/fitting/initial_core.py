@@ -8,6 +8,7 @@ import runpy
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +24,10 @@ from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
 from kaffee.fitting.settings import IN_CONTEXT, FitSettings, FoundationSettings
 from kaffee.foundation.context import condition
 from kaffee.foundation.hub import from_pretrained
-from kaffee.foundation.incontext import read_context
+from kaffee.foundation.incontext import read_context, refuse_inputs
 from kaffee.inference.matching import match_series
 from kaffee.model.core import Core
+from kaffee.model.inputs import drive, undriven
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import as_core, check_derivatives
 from kaffee.records import read_json
@@ -53,29 +55,35 @@ def find_start(settings: FitSettings, series: Series) -> _Start:
     """Create or load what a fit of this series starts from; neither units nor a context come from held-out rows."""
     train, _ = series.split(1.0 - settings.test_fraction)
     if settings.foundation is not None:
+        refuse_inputs(series)
         return _read_context(settings.foundation, series, train)
     start, N, keys = settings.core.start, series.num_coordinates, settings.keys()
     if start is None:
         scaler = Scaler.fit(train)
-        model = StateSpaceModel.create(settings.core.create(N, key=keys["core"]), N, key=keys["embedding"])
+        core = drive(settings.core.create(N, key=keys["core"]), series.num_inputs)
+        model = StateSpaceModel.create(core, N, key=keys["embedding"])
     elif start == IN_CONTEXT:
         read = read_context(train)
         model, scaler = read.model, read.scaler
     elif is_own(start):
-        core = _build_own_core(start, N)
+        core = drive(_build_own_core(start, N), series.num_inputs)
         if core.latent_dim < N:
             raise ConfigError(
                 f"--core {start} has {core.latent_dim} latent coordinates, fewer than the {N} observed ones."
             )
         with _blame(start):
-            units = getattr(getattr(core, "function", core), "units", "standard")
+            own = undriven(core)
+            units = getattr(getattr(own, "function", own), "units", "standard")
             if units not in ("standard", "data"):
                 raise ConfigError(f"The units of a core are 'standard' or 'data', not {units!r}.")
-        scaler = Scaler.identity(N) if units == "data" else Scaler.fit(train)
+        scaler = Scaler.identity(N, series.num_inputs) if units == "data" else Scaler.fit(train)
         model = StateSpaceModel.create(core, N, key=keys["embedding"])
     else:
         known, series = _load_start(start, series, train)
         model, scaler = known.model.replace(climate=None), known.scaler  # it follows from what is trained now
+        if series.inputs is not None and not model.input_dim:
+            model = model.replace(core=drive(model.core, series.num_inputs, model.dtype))
+            scaler = replace(scaler, inputs=Scaler.fit(train.inputs))  # type: ignore[arg-type]
         train, _ = series.split(1.0 - settings.test_fraction)
     check_observed(train.recordings, train.columns, train.label)
     return _Start(model, scaler, series, train.standardised(scaler))
@@ -108,6 +116,7 @@ def _load_start(start: str, series: Series, train: Series) -> tuple[Reconstructi
             f"--core {start} is neither the folder of a kaffee model, nor FILE.py:FUNCTION, nor a foundation model. "
             f"{error}"
         ) from error
+    refuse_inputs(series)
     return condition(model, _context_rows(train))[0], series
 
 
@@ -135,7 +144,8 @@ def _build_own_core(start: str, num_observed: int) -> Core:
     """Run the user's file and call NAME(num_observed): an Equinox module, a function z -> z' or a kaffee core.
 
     Its first N latent coordinates are the observed ones; an attribute `latent_dim` says that there are more. It works
-    on standardised data, or on data as they are if its attribute `units` is "data".
+    on standardised data, or on data as they are if its attribute `units` is "data". One with an attribute `input_dim`
+    is a function (z, u) -> z'; to any other, inputs are added: F(z) + C u.
     """
     path, _, name = start.rpartition(":")
     if not Path(path).is_file():
@@ -150,7 +160,8 @@ def _build_own_core(start: str, num_observed: int) -> Core:
         built = build(num_observed)
         if not callable(built):
             raise ConfigError(f"{name}({num_observed}) returned {built!r:.80}; a function z -> z' is needed.")
-        core = as_core(built, int(getattr(built, "latent_dim", num_observed)))
+        sizes = getattr(built, "latent_dim", num_observed), getattr(built, "input_dim", 0)
+        core = as_core(built, *map(int, sizes))
         check_derivatives(core)
         return core
 

@@ -248,6 +248,7 @@ def fit(
         model=start.model,
         scaler=start.scaler,
         columns=series.columns,
+        inputs=() if series.inputs is None else series.inputs.columns,
         dt=dt if dt is not None else series.time_step or 1.0,
         provenance={
             "seed": settings.seed,

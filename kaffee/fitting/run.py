@@ -344,6 +344,13 @@ def load(folder: str | Path, *, core: Any = None) -> Reconstruction:
     return Run.open(folder, core=core).model
 
 
+def recorded_inputs(folder: str | Path, reconstruction: Reconstruction) -> Series | None:
+    """Return the inputs that the training data of a run had; None for a model that takes none, or is alone."""
+    if not reconstruction.inputs or not (Path(folder) / "run.json").exists():
+        return None
+    return Run.open(folder)._parts[0].inputs
+
+
 def _find_place(folder: Path, fingerprint: str) -> Path:
     """Find the folder for a certificate on these data: with a number if other data of the same name have theirs."""
     place, number = folder, 1
@@ -363,7 +370,8 @@ def summarise(series: Series) -> str:
     missing = f", {100 * series.missing_fraction:.1f} % missing" if series.missing_fraction else ""
     lengths = np.asarray(series.lengths)
     many = f" in {series.num_recordings} recordings of {lengths.min()}-{lengths.max()}" if len(lengths) > 1 else ""
-    return f"{series.num_steps} steps{many} x {series.num_coordinates} coordinates{missing}"
+    driven = "" if series.inputs is None else f", driven by {', '.join(series.inputs.columns)}"
+    return f"{series.num_steps} steps{many} x {series.num_coordinates} coordinates{missing}{driven}"
 
 
 def short_recordings(series: Series, settings: FitSettings) -> list[str]:

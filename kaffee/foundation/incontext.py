@@ -98,6 +98,7 @@ def read_context(
         series: In data units; several recordings and missing entries are fine.
         scaler: The units of the model; by default those of the series.
     """
+    refuse_inputs(series)
     *_, reading = denoise(series, settings, scaler)
     regression = reading.regression
     model = build_model(reading, settings)
@@ -106,6 +107,15 @@ def read_context(
     return Reconstruction(
         model, reading.scaler, series.columns, series.time_step or 1.0, "zero_shot", {"context": facts}
     )
+
+
+def refuse_inputs(series: Series) -> None:
+    """Refuse a series with known inputs, which models that read their context do not take."""
+    if series.inputs is not None:
+        raise ConfigError(
+            f"{series.label}: a model that reads its context takes no inputs ({', '.join(series.inputs.columns)}). Fit "
+            "one (kaffee fit --inputs, or Surrogate.fit(X, inputs=...)), or leave the inputs out."
+        )
 
 
 def denoise(series: Series, settings: ContextSettings, scaler: Scaler | None = None) -> Iterator[ContextReading]:

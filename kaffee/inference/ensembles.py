@@ -1,6 +1,7 @@
 """Forecasts and free runs of a trained surrogate, in data units."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,10 @@ from kaffee.filtering.gated import make_gate
 from kaffee.filtering.likelihood import start_state
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, describe_divergence, forecast_ensemble, free_run, mask_diverged
 from kaffee.filtering.sweep import batch_recordings, sweep
-from kaffee.inference.matching import match_series, model_columns
+from kaffee.inference.matching import match_inputs, match_series, model_columns
 from kaffee.inference.results import Estimate, Estimates
+from kaffee.model.inputs import InputRuns
+from kaffee.training.autoregression import hold_readings
 
 
 def forecast(
@@ -29,6 +32,7 @@ def forecast(
     seed: int = 0,
     observation_noise: bool = True,
     any_step: bool = False,
+    inputs: Series | None = None,
 ) -> Estimates:
     """Filter each recording, draw states from its last belief and let the surrogate run, process noise and all.
 
@@ -40,6 +44,9 @@ def forecast(
         members: Size of the ensemble, for each recording.
         observation_noise: Forecast readings; without it the signal behind them.
         any_step: Accept a time step that is not the model's.
+        inputs: Of the forecast rows, for a driven model: one recording for all, or one for each that is forecast. With
+            times, rows before the forecast are passed over; without, the first is that of the first step, after those
+            that the series itself has beyond `at`. Missing ones are those of the row before.
     """
     models = (reconstruction,) if isinstance(reconstruction, Reconstruction) else tuple(reconstruction)
     if not models:
@@ -58,11 +65,11 @@ def forecast(
     # One model draws as it would alone, so that a list of one is the same as the model.
     keys = [jax.random.key(seed), *jax.random.split(jax.random.key(seed), len(models))[1:]]
     shares = [len(share) for share in np.array_split(np.arange(members), len(models))]
+    ahead = _look_ahead(reconstruction, series, starts, num_steps, inputs)
     parts = [
-        _draw_members(
-            each, match_series(each, series, any_step=any_step), starts, num_steps, share, key, observation_noise
-        )
+        _draw_members(each, match_series(each, series, any_step=any_step), starts, num_steps, share, key, how)
         for each, share, key in zip(models, shares, keys, strict=True)
+        for how in [{"observation_noise": observation_noise, "inputs": _standardise_inputs(each, ahead)}]
     ]
     values = np.concatenate([part for part, _ in parts])
     away = np.concatenate([part for _, part in parts])
@@ -71,8 +78,8 @@ def forecast(
             f"All {members} members of the forecast left the attractor (beyond {DIVERGENCE_BOUND:g} standard "
             "deviations of the training data) within its horizon. Forecast fewer steps."
         )
-    ahead = (series.time_step or reconstruction.dt) * np.arange(1, num_steps + 1)
-    times = [_read_times(series, r, reconstruction.dt)[row] + ahead for r, row in starts.items()]
+    steps = (series.time_step or reconstruction.dt) * np.arange(1, num_steps + 1)
+    times = [_read_times(series, r, reconstruction.dt)[row] + steps for r, row in starts.items()]
     estimates = []
     for t, sample in zip(times, np.moveaxis(values, 1, 0), strict=True):
         moments = {"mean": np.nanmean(sample, axis=0), "std": np.nanstd(sample, axis=0, ddof=1)}
@@ -95,7 +102,7 @@ def _draw_members(
     num_steps: int,
     members: int,
     key: Key[Array, ""],
-    observation_noise: bool,
+    how: dict[str, Any],
 ) -> tuple[Float[np.ndarray, "K R H N"], Bool[np.ndarray, "K R H"]]:
     """Draw members from the filtered beliefs of one model, NaN once they left the attractor, and where they did."""
     model, scaler = reconstruction.model, reconstruction.scaler
@@ -103,10 +110,57 @@ def _draw_members(
     x = batch_recordings(series.standardised(scaler), model.dtype)[: max(rows) + 1, recordings]
     each = (np.arange(len(rows)), rows)
     belief = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=each).beliefs
-    ensemble = forecast_ensemble(model, belief, num_steps, members, key=key, observation_noise=observation_noise)
+    ensemble = forecast_ensemble(model, belief, num_steps, members, key=key, **how)
     values = np.asarray(ensemble, np.float64)
     away = mask_diverged(values)
     return scaler.inverse(np.where(away[..., None], np.nan, values)), away
+
+
+def _look_ahead(
+    reconstruction: Reconstruction, series: Series, starts: dict[int, int], num_steps: int, inputs: Series | None
+) -> Float[np.ndarray, "R H K"] | None:
+    """Collect the inputs of the forecast rows, in data units: those that the series still has, then those given."""
+    if series.inputs is None:
+        return None
+    given = None if inputs is None else match_inputs(reconstruction, inputs)
+    if given is not None and given.num_recordings not in (1, len(starts)):
+        raise DataError(
+            f"{given.num_recordings} recordings of inputs for {len(starts)} forecasts. Give one for all, or one each."
+        )
+    ahead = []
+    for i, (r, row) in enumerate(starts.items()):
+        rows = series.inputs.recordings[r][row:]
+        if given is not None:
+            which = i if given.num_recordings > 1 else 0
+            skipped = _count_past(series, r, given, which, reconstruction.dt)
+            rows = np.concatenate([rows, given.recordings[which][skipped:]])
+        if len(rows) - 1 < num_steps:
+            raise DataError(
+                f"{series.label}: a forecast of {num_steps} steps of a model that is driven by "
+                f"{', '.join(reconstruction.inputs)} needs these inputs for every step, but there are {len(rows) - 1} "
+                "rows after the start. Give them (--inputs FILE, or inputs= in Python), or forecast fewer steps."
+            )
+        ahead.append(hold_readings(rows)[1 : num_steps + 1])
+    return np.stack(ahead)
+
+
+def _count_past(series: Series, recording: int, given: Series, which: int, dt: float) -> int:
+    """Count the rows of given inputs up to the end of a recording, by their times; 0 if one of them has none."""
+    if series.times is None or given.times is None:
+        return 0
+    end, step = float(series.times[recording][-1]), series.time_step or dt
+    later = np.flatnonzero(given.times[which] > end + 0.5 * step)
+    if not len(later) or given.times[which][later[0]] > end + 1.5 * step:
+        raise DataError(
+            f"{given.label}: inputs must begin one step after {_show(series, end)}, where the recording ends, or "
+            f"before; they span {_show(given, given.times[which][0])} to {_show(given, given.times[which][-1])}."
+        )
+    return int(later[0])
+
+
+def _standardise_inputs(reconstruction: Reconstruction, ahead: Float[np.ndarray, "R H K"] | None) -> Any:
+    scaler = reconstruction.scaler.inputs
+    return None if ahead is None or scaler is None else jnp.asarray(scaler.transform(ahead), reconstruction.model.dtype)
 
 
 def _read_times(series: Series, recording: int, dt: float) -> Float[np.ndarray, " T"]:
@@ -147,6 +201,7 @@ def simulate(
     runs: int = 1,
     transient: int = 1000,
     seed: int = 0,
+    inputs: Series | None = None,
 ) -> Estimates:
     """Let a trained surrogate run freely: no observation is assimilated.
 
@@ -161,6 +216,8 @@ def simulate(
             with the moments of the training data.
         runs: How many, if `start` does not say so.
         transient: Steps before the first that is kept.
+        inputs: Of a driven model, from the first step of the transient on; recorded ones, for example. When they end
+            they begin again, and runs begin at rows that are spread over them.
     """
     num_steps, runs = check_count("num_steps", num_steps, 1), check_count("runs", runs, 1)
     transient, seed = check_count("transient", transient, 0), check_count("seed", seed, 0)
@@ -176,7 +233,10 @@ def simulate(
             )
         first = jnp.asarray(scaler.transform(rows), model.dtype)
     key, core_key = key_shell if shell else None, key_core if core_noise else None
-    run = free_run(model, start_state(model, first), num_steps, key=key, core_key=core_key, transient=transient)
+    how: dict[str, Any] = {"key": key, "core_key": core_key, "transient": transient}
+    if reconstruction.inputs:
+        how["inputs"] = _repeat_inputs(reconstruction, inputs, len(first))
+    run = free_run(model, start_state(model, first), num_steps, **how)
     values, diverged_at = scaler.inverse(np.asarray(run.observations, np.float64)), np.asarray(run.diverged_at)
     for run_values, step in zip(values, diverged_at, strict=True):
         if step:
@@ -196,5 +256,20 @@ def simulate(
         "diverged_at": diverged_at.tolist(),
         "clipped": np.asarray(run.clipped, np.float64).round(6).tolist(),
         "divergence": describe_divergence(run.diverged_at, run.clipped, reconstruction.model),
+        **({} if inputs is None else {"input_rows": inputs.num_steps}),
     }
     return Estimates(tuple(estimates), "free run", facts)
+
+
+def _repeat_inputs(reconstruction: Reconstruction, inputs: Series | None, runs: int) -> InputRuns:
+    """Make the inputs of free runs of recorded ones."""
+    if inputs is None:
+        raise DataError(
+            f"The model is driven by {', '.join(reconstruction.inputs)}: a free run needs inputs, for example the "
+            "recorded ones. Give them (--inputs FILE, or inputs= in Python); when they end they begin again."
+        )
+    known = match_inputs(reconstruction, inputs)
+    scaler = reconstruction.scaler.inputs
+    assert scaler is not None
+    rows = scaler.transform(np.concatenate([hold_readings(values) for values in known.recordings]))
+    return InputRuns.spread(rows, runs, reconstruction.model.dtype)

@@ -28,8 +28,9 @@ def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bo
 
     Columns are found by name; others are left out. Where only one side has names of its own, and none of them is one of
     the other's, position decides, with a warning if it is the series that has them. `any_step` accepts a time step that
-    is not the model's.
+    is not the model's. The model's inputs are taken from those of the series, else from its columns.
     """
+    series, inputs = _match_inputs(reconstruction, series)
     wanted = model_columns(reconstruction)
     if set(wanted) <= set(series.columns):
         chosen = series.select(list(wanted))
@@ -48,7 +49,39 @@ def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bo
             f"{series.label}: a row every {step:.6g}, but one step of the model is {dt:.6g}. Resample the recording; "
             "or, if its times are in another unit than those the model was fitted to, pass any_step (--any-step)."
         )
-    return chosen
+    return chosen.driven_by(inputs)
+
+
+def match_inputs(reconstruction: Reconstruction, inputs: Series) -> Series:
+    """Take the model's inputs of a series that holds nothing but inputs, or also others; by name, else by position."""
+    wanted = reconstruction.inputs
+    if set(wanted) <= set(inputs.columns):
+        return inputs.select(list(wanted))
+    if _decided_by_position(wanted, inputs, stacklevel=5):
+        return replace(inputs, columns=wanted)
+    raise DataError(
+        f"{inputs.label}: the model is driven by {quoted(wanted)}, which are not all among {quoted(inputs.columns)}. "
+        "Rename the columns, or give them in the model's order without names."
+    )
+
+
+def _match_inputs(reconstruction: Reconstruction, series: Series) -> tuple[Series, Series | None]:
+    """Return the series without its inputs, and the model's inputs in its order; None if it takes none."""
+    wanted, given = reconstruction.inputs, series.inputs
+    bare = series.driven_by(None)
+    if not wanted:
+        return bare, None
+    if given is not None:
+        return bare, match_inputs(reconstruction, given)
+    if set(wanted) <= set(series.columns):
+        taken = bare.with_inputs(wanted)
+        return taken.driven_by(None), taken.inputs
+    missing = [name for name in wanted if name not in series.columns]
+    raise DataError(
+        f"{series.label}: the model is driven by {quoted(wanted)}, but {quoted(missing)} "
+        f"{'is' if len(missing) == 1 else 'are'} not among {quoted(series.columns)}. Add the columns to the recording, "
+        "or in Python give inputs= with one row for each row."
+    )
 
 
 def adopt_columns(reconstruction: Reconstruction, series: Series) -> Reconstruction:
@@ -79,5 +112,6 @@ def _decided_by_position(wanted: tuple[str, ...], series: Series, *, stacklevel:
 
 
 def _are_automatic(names: tuple[str, ...]) -> bool:
-    """Tell whether these are default names: x1..xN, or 0..N-1 as pandas calls them."""
-    return names in (check_columns(None, len(names), "names"), tuple(map(str, range(len(names)))))
+    """Tell whether these are default names: x1..xN, u1..uK of inputs, or 0..N-1 as pandas calls them."""
+    counted = tuple(map(str, range(len(names))))
+    return names in (check_columns(None, len(names), "names"), tuple(f"u{k + 1}" for k in range(len(names))), counted)

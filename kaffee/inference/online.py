@@ -64,21 +64,29 @@ class OnlineFilter:
         self._sizes = (model.num_observed, model.latent_dim)
         self._dtype = np.dtype(model.dtype)
         self._mean, self._scale = reconstruction.scaler.mean, reconstruction.scaler.scale
+        # The last inputs of a driven model, in data units; saved with the state.
+        known = reconstruction.scaler.inputs
+        self.inputs = np.zeros(0) if known is None else known.mean
 
-    def step(self, observation: ArrayLike | None = None) -> Estimate:
-        """Go one step ahead and assimilate a reading, if there is one: (N,) in data units, NaN for missing entries."""
+    def step(self, observation: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Estimate:
+        """Go one step ahead and assimilate a reading, if there is one: (N,) in data units, NaN for missing entries.
+
+        `inputs` are those that act on this step, (K,) in data units; of a driven model, those that are left out or NaN
+        stay what they were at the step before, at first the mean of the training data.
+        """
         x = self._standardise(np.full(self._sizes[0], np.nan) if observation is None else observation, axes=1)
+        x = self._append_inputs(x[None], None if inputs is None else np.asarray(inputs)[None])[0]
         self._track, packed = self._filter_row(self._weights, self._gate, self._track, x)
         self.num_steps += 1
         return self._estimate(np.asarray(packed))
 
-    def run(self, observations: Float[np.ndarray, "T N"]) -> Estimate:
+    def run(self, observations: Float[np.ndarray, "T N"], inputs: Float[np.ndarray, "T K"] | None = None) -> Estimate:
         """Take as many steps as there are rows; the result has a leading axis (T,). Faster than single steps."""
-        x = self._standardise(observations, axes=2)
+        x = self._append_inputs(self._standardise(observations, axes=2), inputs)
         rows = [np.empty((0, _find_places(*self._sizes)[1]), self._dtype)]
         for first in range(0, len(x), CHUNK):
             part = x[first : first + CHUNK]
-            chunk = np.full((CHUNK, x.shape[1]), np.nan, self._dtype)
+            chunk = np.full((CHUNK, x.shape[1]), np.nan, self._dtype)  # rows beyond `part` are not filtered
             chunk[: len(part)] = part
             arguments = (self._weights, self._gate, self._track, chunk, np.int32(len(part)))
             self._track, packed = self._filter_rows(*arguments)
@@ -90,6 +98,8 @@ class OnlineFilter:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""
         facts: dict[str, Any] = {"gate": self.gate, "patience": self.patience}
         facts |= {"num_steps": self.num_steps, "time": self.time, "steps_since_time": self.steps_since_time}
+        if self.inputs.size:
+            facts["inputs"] = self.inputs.tolist()
         meta = {**_FORMAT, "versions": versions(), "model": _fingerprint(self.reconstruction), "facts": facts}
         write_record(Path(path), _NAME, named_arrays(self._track), meta)
         return Path(path)
@@ -102,6 +112,8 @@ class OnlineFilter:
         )
         self.set_gate(facts["gate"], facts["patience"])
         self.num_steps, self.time, self.steps_since_time = (facts[n] for n in ("num_steps", "time", "steps_since_time"))
+        if self.inputs.size:
+            self.inputs = np.array(facts["inputs"])
         return self
 
     def set_gate(self, gate: float | None, patience: int = 10) -> None:
@@ -127,6 +139,28 @@ class OnlineFilter:
         # In float64 before the cast: a large offset would cost digits. Overflow becomes infinite, which is rejected.
         with np.errstate(over="ignore"):
             return ((values - self._mean) / self._scale).astype(self._dtype)
+
+    def _append_inputs(self, x: Float[np.ndarray, "T N"], inputs: Any) -> Float[np.ndarray, "T D"]:
+        """Put the inputs of every row after its readings, standardised; missing ones are those of the row before."""
+        names = self.reconstruction.inputs
+        if inputs is None:
+            given = np.full((len(x), len(names)), np.nan)
+        else:
+            given = np.asarray(inputs, np.float64)
+            if given.shape != (len(x), len(names)):
+                raise DataError(
+                    f"Inputs of shape {given.shape} do not fit: the model is driven by {len(names)} inputs "
+                    f"({', '.join(names) or 'none'}), one row for each of {len(x)} steps."
+                )
+        if not names or not len(x):
+            return x
+        held = np.concatenate([self.inputs[None], given])
+        last = np.maximum.accumulate(np.where(np.isfinite(held), np.arange(len(held))[:, None], 0), axis=0)
+        held = np.take_along_axis(held, last, axis=0)
+        self.inputs = held[-1]
+        scaler = self.reconstruction.scaler.inputs
+        assert scaler is not None
+        return np.hstack([x, scaler.transform(held[1:]).astype(self._dtype)])
 
     def _estimate(self, packed: Float[np.ndarray, "... K"]) -> Estimate:
         fields: list[Any] = [packed[..., place] for place in _find_places(*self._sizes)[0]]
@@ -207,7 +241,9 @@ def _read_state(folder: Path, reconstruction: Reconstruction) -> tuple[dict[str,
             "again without it."
         )
     facts = meta.get("facts")
-    if not isinstance(facts, dict) or not _are_valid(facts := {"steps_since_time": 0, **facts}):
+    if not isinstance(facts, dict) or not _are_valid(
+        facts := {"steps_since_time": 0, **facts}, len(reconstruction.inputs)
+    ):
         raise CheckpointError(
             f"{folder}/{_NAME}.json does not say which gate the filter had and how many steps it took. "
             "Start again without it."
@@ -215,13 +251,15 @@ def _read_state(folder: Path, reconstruction: Reconstruction) -> tuple[dict[str,
     return arrays, facts
 
 
-def _are_valid(facts: dict[str, Any]) -> bool:
+def _are_valid(facts: dict[str, Any], num_inputs: int) -> bool:
     """Check the facts beside a track for the values that they can have."""
-    gate, time = facts.get("gate"), facts.get("time")
+    gate, time, inputs = facts.get("gate"), facts.get("time"), facts.get("inputs", [])
     counts = [facts.get(name) for name in ("patience", "num_steps", "steps_since_time")]
     return (
         all(type(count) is int and count >= 0 for count in counts)
         and 1 <= facts["patience"] <= _MAX_PATIENCE
         and (time is None or (type(time) is float and math.isfinite(time)))
         and (gate is None or (type(gate) is float and 0 < gate < 1))
+        and (type(inputs) is list and len(inputs) == num_inputs)
+        and all(type(u) is float and math.isfinite(u) for u in inputs)
     )

@@ -55,6 +55,8 @@ def follow(
 
     All lines that are waiting are filtered in one go and written at once; results do not depend on how lines arrive.
 
+    Inputs of a driven model are columns like others; missing ones are those of the line before.
+
     A line is one step; broken and blank ones are steps without a reading. From the first line with a time on, times
     count the steps: those that no line came for are filled in, a reading without a time is one step, and a line that is
     broken, blank without a time, or of a time that does not fit, is none.
@@ -66,7 +68,7 @@ def follow(
         time_column: The column of times; found by its name if left out.
         levels: Quantiles of the signal that are written, too.
     """
-    reader = LineReader(online.columns, time_column)
+    reader = LineReader((*online.columns, *online.reconstruction.inputs), time_column)
     writer = LineWriter(online.columns, np.dtype(online.reconstruction.model.dtype).name, levels)
     step, frequency = online.reconstruction.dt, model_frequency(online.reconstruction) or None
     clock = Clock(None if any_step else step, online.time, online.steps_since_time, frequency)
@@ -185,10 +187,11 @@ def _encode(online: OnlineFilter, writer: LineWriter, readings: list[Reading], t
     """Filter readings and write their JSON lines; counts them in `total`."""
     steps = [reading for reading in readings if reading.values is not None]
     rows = np.cumsum([1 + reading.skipped for reading in steps], dtype=np.int64) - 1
-    values = np.full((int(rows[-1]) + 1 if steps else 0, len(online.columns)), np.nan)
-    values[rows] = np.array([reading.values for reading in steps]).reshape(-1, len(online.columns))
+    N, width = len(online.columns), len(online.columns) + len(online.reconstruction.inputs)
+    values = np.full((int(rows[-1]) + 1 if steps else 0, width), np.nan)
+    values[rows] = np.array([reading.values for reading in steps]).reshape(-1, width)
     first = online.num_steps == 0 and bool(steps)
-    estimate = online.run(values)
+    estimate = online.run(values[:, :N], values[:, N:])
     total.rejected += int(estimate.rejected.sum())
     total.restarts += int(estimate.restarted.sum()) - first
     total.steps += len(values)

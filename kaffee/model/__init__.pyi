@@ -1,6 +1,7 @@
 from .alrnn import ALRNN as ALRNN
 from .core import Core as Core
 from .dynamix import DynaMix as DynaMix
+from .inputs import Driven as Driven
 from .maps import Linear as Linear
 from .maps import Polynomial as Polynomial
 from .maps import ResidualMLP as ResidualMLP

@@ -79,6 +79,26 @@ class Core(eqx.Module):
         """Undo `with_noise`; also applies to cotangents of the core."""
         return self
 
+    @property
+    def input_dim(self) -> int:
+        """Numbers that a known input gives the core at every step (`kaffee.model.inputs`); 0 for most cores."""
+        return 0
+
+    def with_inputs(self, inputs: Float[Array, "... K"]) -> "Core":
+        """Fix the inputs of a step: (K,) for single states, (W, K) with a row for each window; without them 0."""
+        if self.input_dim == 0:
+            return self
+        raise NotImplementedError(f"{type(self).__name__} takes inputs (input_dim > 0) and must define with_inputs.")
+
+    def without_inputs(self) -> "Core":
+        """Undo `with_inputs`; also applies to cotangents of the core."""
+        return self
+
+    def given(self, noise: Float[Array, "... K"] | None = None, inputs: Float[Array, "... K"] | None = None) -> "Core":
+        """Fix all that a step takes beside the state, so that what is left is an ordinary map of it."""
+        core = self if noise is None else self.with_noise(noise)
+        return core if inputs is None else core.with_inputs(inputs)
+
     def exact(self) -> "Core":
         """Return the core whose `jacobian` is the exact derivative of its step (no straight-through surrogate)."""
         return self

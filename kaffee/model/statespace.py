@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kaffee.errors import ConfigError, unknown
+from kaffee.errors import ConfigError, DataError, unknown
 from kaffee.model.core import Core
 from kaffee.model.observation import ObservationMap, Projection
 
@@ -154,6 +154,22 @@ class StateSpaceModel(eqx.Module):
     @property
     def dtype(self) -> Any:
         return self.embedding.dtype
+
+    @property
+    def input_dim(self) -> int:
+        return self.core.input_dim
+
+    def split(self, rows: Float[Array, "... D"]) -> tuple[Float[Array, "... N"], Float[Array, "... K"] | None]:
+        """Split rows into readings and the inputs after them; a core without inputs leaves those unread: None."""
+        N, K = self.num_observed, self.core.input_dim
+        if rows.shape[-1] == N and not K:
+            return rows, None
+        if rows.shape[-1] < N + K:
+            raise DataError(
+                f"The model takes {K} input{'s' * (K > 1)} beside {N} readings, but rows have {rows.shape[-1]} "
+                "numbers. Give the inputs: columns of the recording, or inputs= in Python."
+            )
+        return rows[..., :N], rows[..., N : N + K] if K else None
 
     def embed(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         """Embed an observation: E x, with the observed part overwritten by x (appendix C.1)."""

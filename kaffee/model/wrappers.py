@@ -109,6 +109,16 @@ class Confined(Core):
     def without_noise(self) -> "Confined":
         return replace(self, inner=self.inner.without_noise())
 
+    @property
+    def input_dim(self) -> int:
+        return self.inner.input_dim
+
+    def with_inputs(self, inputs: Float[Array, "... K"]) -> "Confined":
+        return replace(self, inner=self.inner.with_inputs(inputs))
+
+    def without_inputs(self) -> "Confined":
+        return replace(self, inner=self.inner.without_inputs())
+
     def exact(self) -> "Confined":
         return replace(self, inner=self.inner.exact())
 
@@ -127,6 +137,10 @@ class Confined(Core):
 
     def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
         return self.inner.predict_moments(self._clip(z), covariance * self._kept(z))
+
+    def linearise(self, z: States) -> tuple[States, Covariances]:
+        mean, J = self.inner.linearise(self._clip(z))
+        return mean, J * self.inside(z)[:, None, :]
 
     def linearise_products(self, z: States) -> tuple[States, "ConfinedTangent"]:
         mean, inner = self.inner.linearise_products(self._clip(z))
@@ -160,25 +174,57 @@ class Confined(Core):
 
 
 class Custom(Core):
-    """A user's transition map; its Jacobian is by automatic differentiation unless it has a method `jacobian`."""
+    """A user's transition map; its Jacobian is by automatic differentiation unless it has a method `jacobian`.
 
-    function: Callable[[Any], Any]
+    With inputs it is a map of (z, u), and so is its `jacobian`, dF/dz.
+    """
+
+    function: Callable[..., Any]
     _latent_dim: int = eqx.field(static=True)
+    _input_dim: int = eqx.field(static=True, default=0)
+    u: Float[Array, "... K"] | None = None
 
     @property
     def latent_dim(self) -> int:
         return self._latent_dim
 
+    @property
+    def input_dim(self) -> int:
+        return self._input_dim
+
+    def with_inputs(self, inputs: Float[Array, "... K"]) -> "Custom":
+        return replace(self, u=inputs) if self._input_dim else self
+
+    def without_inputs(self) -> "Custom":
+        return self if self.u is None else replace(self, u=None)
+
+    def _arguments(self, z: State) -> tuple[Array, ...]:
+        if not self._input_dim:
+            return (z,)
+        return z, jnp.zeros(self._input_dim, z.dtype) if self.u is None else self.u
+
     def __call__(self, z: State) -> State:
-        return self.function(z)
+        return self.function(*self._arguments(z))
 
     def jacobian(self, z: State) -> Jacobian:
         own = getattr(self.function, "jacobian", None)
-        return super().jacobian(z) if own is None else own(z)
+        return super().jacobian(z) if own is None else own(*self._arguments(z))
+
+    def predict_mean(self, z: States) -> States:
+        return self._over(lambda core, row: core(row), z)
+
+    def linearise(self, z: States) -> tuple[States, Covariances]:
+        return self.predict_mean(z), self._over(lambda core, row: core.jacobian(row), z)
+
+    def _over(self, function: Callable[["Custom", State], Any], z: States) -> Any:
+        """Apply a function to every state, with the inputs of its window."""
+        if self.u is None or self.u.ndim == 1:
+            return jax.vmap(lambda row: function(self, row))(z)
+        return jax.vmap(lambda row, u: function(replace(self, u=u), row))(z, self.u)
 
 
-def as_core(function: Callable[[Any], Any], latent_dim: int) -> Core:
-    """Turn a function (M,) -> (M,) into a core; a core passes through unchanged.
+def as_core(function: Callable[..., Any], latent_dim: int, input_dim: int = 0) -> Core:
+    """Turn a function (M,) -> (M,) into a core; with inputs, one of (M,) and (K,). A core passes through unchanged.
 
     >>> import jax.numpy as jnp
     >>> core = as_core(lambda z: 0.5 * z, latent_dim=2)
@@ -189,18 +235,19 @@ def as_core(function: Callable[[Any], Any], latent_dim: int) -> Core:
         return function
     if not callable(function):
         raise ConfigError(f"A core must be callable, z (M,) -> z' (M,); got {type(function).__name__}.")
-    given = jax.ShapeDtypeStruct((latent_dim,), jax.dtypes.canonicalize_dtype(float))
+    sizes, kind = (latent_dim, input_dim)[: 1 + bool(input_dim)], jax.dtypes.canonicalize_dtype(float)
     try:
-        result = eqx.filter_eval_shape(function, given)
+        result = eqx.filter_eval_shape(function, *(jax.ShapeDtypeStruct((size,), kind) for size in sizes))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"The core cannot be applied to a state of shape ({latent_dim},): {error}") from error
+        inputs = f" and inputs of shape ({input_dim},)" if input_dim else ""
+        raise ConfigError(f"The core cannot be applied to a state of shape ({latent_dim},){inputs}: {error}") from error
     shape = getattr(result, "shape", None)
     if shape != (latent_dim,):
         raise ConfigError(
             f"The core maps a state of shape ({latent_dim},) to {shape}; it must return the same shape. "
             "Pass one state at a time: kaffee batches it by itself."
         )
-    return Custom(function, latent_dim)
+    return Custom(function, latent_dim, input_dim)
 
 
 def check_derivatives(core: Core) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kaffee.certification.certificate import AXES, Certificate
 from kaffee.certification.check import Check
+from kaffee.certification.covariates import InputGain
 from kaffee.certification.forecasts import SURROGATE, Fan, Scores
 from kaffee.certification.free_runs import Agreement
 from kaffee.certification.innovations import Residuals
@@ -151,6 +152,7 @@ def _list_sections(certificate: Certificate) -> list[Section]:
         None if free is None else _show_attractor(free),
         None if certificate.fan is None else Section("Forecast", pictures=[_draw_fan(certificate.fan)]),
         None if certificate.scores is None else _show_skill(certificate.scores),
+        None if certificate.inputs is None else _show_inputs(certificate.inputs),
         None if certificate.residuals is None else _show_calibration(certificate.residuals),
         _show_spread(certificate.spread, certificate.tangents),
         None if free is None else _show_spectra(free),
@@ -249,6 +251,22 @@ def _show_skill(scores: Scores) -> Section:
     columns = ("steps", "method", "marginal nll", "crps", "rmse", "coverage 90 %", "readings")
     table = Table(f"Scores of forecasts from {scores.num_starts} held-out rows", columns, rows, note=note)
     return Section("Skill", tables=[table], pictures=[Picture("Forecasts against baselines", caption, figure)])
+
+
+def _show_inputs(gain: InputGain) -> Section:
+    rows = [
+        [each.horizon, name, each.nll_with, each.nll_without, each.gain, each.error, each.rmse_with, each.rmse_without]
+        for name, compared in (("kaffee", gain.model), ("linear", gain.linear))
+        for each in compared
+    ]
+    note = (
+        f"Marginal nll ({NLL_UNIT}) and RMSE, standardised. kaffee without: the same model with every input at its "
+        "mean in the training data. linear without: a linear model that was fitted without inputs. Free runs use the "
+        "recorded inputs, which begin again when they end."
+    )
+    columns = ("steps", "model", "nll with", "nll without", "gain", "± se", "rmse with", "rmse without")
+    table = Table("Forecasts with and without inputs", columns, rows, note=note)
+    return Section("Inputs", gain.describe(), tables=[table])
 
 
 def _show_calibration(residuals: Residuals) -> Section:

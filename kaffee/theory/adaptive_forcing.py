@@ -115,11 +115,11 @@ def sensitivity(
         directions = jnp.eye(mean.shape[1], dtype=mean.dtype)
 
     def run(start: Float[Array, "W M"]) -> Float[Array, "T W M"]:
-        def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, Any]:
-            now = step(recursion, dynamics, observations.observation, belief, *inputs)
+        def body(belief: Belief, row: tuple[Any, ...]) -> tuple[Belief, Any]:
+            now = step(recursion, dynamics, observations.observation, belief, *row)
             return now.filtered, now.filtered.mean
 
-        return jax.lax.scan(body, Belief(start, covariance), (observations.x, observations.mask))[1]
+        return jax.lax.scan(body, Belief(start, covariance), observations._replace(noise=None).steps)[1]
 
     def push(direction: Float[Array, " M"]) -> Float[Array, "T W M"]:
         return jax.jvp(run, (mean,), (jnp.broadcast_to(direction, mean.shape),))[1]

@@ -27,6 +27,13 @@ class _Rescaled(Core):
     def latent_dim(self) -> int:
         return self.inner.latent_dim
 
+    @property
+    def input_dim(self) -> int:
+        return self.inner.input_dim
+
+    def with_inputs(self, inputs: Float[Array, "W K"]) -> "_Rescaled":
+        return _Rescaled(self.inner.with_inputs(inputs), self.scale)
+
     def __call__(self, z: Float[Array, " M"]) -> Float[Array, " M"]:
         return self.inner(z)
 

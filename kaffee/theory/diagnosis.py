@@ -39,7 +39,8 @@ def _after_burn_in(
     x, mask = windows
     rows = burn_in + 1
     belief = run_filter(model, x[:, :rows], mask[:, :rows], recursion).final
-    return make_dynamics(model, belief), arrange_observations(x[:, rows:], mask[:, rows:], model.observation)
+    (later, inputs), seen = model.split(x[:, rows:]), model.split(mask[:, rows:])[0]
+    return make_dynamics(model, belief), arrange_observations(later, seen, model.observation, inputs=inputs)
 
 
 @eqx.filter_jit

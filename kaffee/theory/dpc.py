@@ -21,6 +21,7 @@ from kaffee.filtering.evaluation import FreeRunEvaluation, Target, evaluate_free
 from kaffee.filtering.likelihood import Method
 from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.rollout import make_core_key
+from kaffee.model.inputs import InputRuns
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.theory.attenuation import Measured
 from kaffee.training.adaptation import Adaptation, nll_objective
@@ -100,6 +101,7 @@ class Certifier:
         clean: What shell-off runs are compared with; the noise-free truth, or the observations again.
         reference, recursion: The simulated truth, if there is one, and the model's filter, for G_tan.
         seed: Of the shell's noise and of the core's own, where it draws any; also that with the shell off.
+        inputs: Standardised, for free runs of driven models, which use them again when they end.
     """
 
     noisy: Float[np.ndarray, "T N"]
@@ -111,6 +113,7 @@ class Certifier:
     transient: int = 500
     grounding_steps: int = 500
     seed: int = 0
+    inputs: Float[np.ndarray, "T K"] | None = None
 
     def __post_init__(self) -> None:
         length = min(len(self.noisy), len(self.clean))
@@ -126,7 +129,8 @@ class Certifier:
     def from_series(cls, standard: Series, **options: Any) -> "Certifier":
         """Certify against a standardised recording alone: its longest stretch of complete rows."""
         longest = longest_stretch(standard)
-        return cls(longest, longest, **options)
+        inputs = None if standard.inputs is None else standard.inputs.concatenated()
+        return cls(longest, longest, inputs=inputs, **options)
 
     @classmethod
     def from_reference(cls, reference: Reference, recursion: Recursion, **options: Any) -> "Certifier":
@@ -157,6 +161,7 @@ class Certifier:
             transient=self.transient,
             key=key,
             core_key=make_core_key(model.core, self.seed),
+            inputs=None if self.inputs is None else InputRuns.spread(self.inputs, self.num_runs, model.dtype),
         )
 
     def _entropy_errors(self, runs: FreeRunEvaluation) -> list[float]:

@@ -21,6 +21,7 @@ from kaffee.data.gaps import evenly
 from kaffee.errors import ConfigError
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
+from kaffee.model.inputs import Driven
 from kaffee.model.wrappers import Confined
 
 MAX_GATES = 14
@@ -133,8 +134,8 @@ def solve_cycle(core: Core, orbit: _States) -> Cycle | None:
 
 
 def unwrap(core: Core) -> Core:
-    """Return the map without the box around it, with its exact Jacobian."""
-    while isinstance(core, Confined):
+    """Return the map without the box around it and what drives it, at mean inputs, with its exact Jacobian."""
+    while isinstance(core, Confined | Driven):
         core = core.inner
     return core.without_noise().exact()
 

@@ -93,13 +93,13 @@ def trace(recursion: Recursion, dynamics: Dynamics, observations: Observations) 
     (4, 6)
     """
 
-    def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, Any]:
-        now = step(recursion, dynamics, observations.observation, belief, *inputs)
-        J = jax.vmap(dynamics.core.jacobian)(belief.mean)
+    def body(belief: Belief, row: tuple[Any, ...]) -> tuple[Belief, Any]:
+        now = step(recursion, dynamics, observations.observation, belief, *row)
+        J = dynamics.core.given(inputs=row[3]).linearise(belief.mean)[1]
         return now.filtered, (belief, J, now.predicted, now.innovation, now.filtered, now.fault)
 
     # Without the noise inside a core: the propositions speak of a deterministic F.
-    _, kept = jax.lax.scan(body, dynamics.initial, (observations.x, observations.mask))
+    _, kept = jax.lax.scan(body, dynamics.initial, observations._replace(noise=None).steps)
     variances = dynamics.process_variance, dynamics.observation_variance
     return Trace(recursion, observations.observation, *variances, observations.mask, *kept)
 

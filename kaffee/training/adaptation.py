@@ -107,7 +107,7 @@ class _NLLObjective(eqx.Module):
 
 @eqx.filter_jit
 def _forced_states(model: StateSpaceModel, x: Array, mask: Array) -> Float[Array, "R T M"]:
-    first = model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0))[:, None]
+    first = model.embed(model.split(jnp.where(mask[:, 0], x[:, 0], 0.0))[0])[:, None]
     run, _ = run_forced(model, x, mask, Forcing(interval=1))
     return jnp.concatenate([first, jnp.swapaxes(run.states, 0, 1)], axis=1)
 

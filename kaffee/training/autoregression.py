@@ -1,13 +1,14 @@
 """Vector autoregressions by ridge regression: lags, principal lags, differences and harmonics of a period.
 
-    x_t = sum_{k <= p} A_k x_{t-k} + sum_{p < k <= q} C_k U' x_{t-k} + c + H o_t + e_t,   e_t ~ N(0, Q)
+    x_t = sum_{k <= p} A_k x_{t-k} + sum_{p < k <= q} C_k U' x_{t-k} + c + H o_t + D u_t + e_t,   e_t ~ N(0, Q)
 
-U holds the leading principal directions of wide data, o_t = (cos 2 pi j t / T, sin 2 pi j t / T). Differenced, the same
-holds for x_t - x_{t-1}. The structure is chosen by forecasts of rows that are held back from the regression.
+U holds the leading principal directions of wide data, o_t = (cos 2 pi j t / T, sin 2 pi j t / T), u_t known inputs
+(VARX). Differenced, the same holds for x_t - x_{t-1}. The structure is chosen by forecasts of rows that are held back
+from the regression.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from jaxtyping import Float
 
 from kaffee.data.series import Series
 from kaffee.metrics.scores import gaussian_nll
-from kaffee.training.selection import HeldBack, Scored, choose_starts
+from kaffee.training.selection import HeldBack, Scored, choose_starts, inputs_ahead
 
 Recordings = list[Float[np.ndarray, "T N"]]
 
@@ -77,7 +78,10 @@ class Structure:
 
 @dataclass(frozen=True, eq=False)
 class Autoregression:
-    """A fitted regression, in levels: differences are already expanded into lags of x."""
+    """A fitted regression, in levels: differences are already expanded into lags of x.
+
+    D has no columns without inputs.
+    """
 
     structure: Structure
     A: Float[np.ndarray, "p N N"]
@@ -86,6 +90,7 @@ class Autoregression:
     c: Float[np.ndarray, " N"]
     H: Float[np.ndarray, "N J"]
     Q: Float[np.ndarray, "N N"]
+    D: Float[np.ndarray, "N K"] = field(default_factory=lambda: np.zeros((1, 0)))
 
     @property
     def lags(self) -> Float[np.ndarray, "q N N"]:
@@ -93,13 +98,22 @@ class Autoregression:
         return np.concatenate([self.A, self.C @ self.U.T]) if len(self.C) else self.A
 
     def forecast(
-        self, histories: Float[np.ndarray, "S q N"], times: Float[np.ndarray, " S"], num_steps: int
+        self,
+        histories: Float[np.ndarray, "S q N"],
+        times: Float[np.ndarray, " S"],
+        num_steps: int,
+        inputs: Float[np.ndarray, "S h K"] | None = None,
     ) -> Float[np.ndarray, "h S N"]:
-        """Forecast means from the rows before each start, the latest last, and the time of the first forecast row."""
+        """Forecast means from the rows before each start, the latest last, and the time of the first forecast row.
+
+        `inputs` are those of the forecast rows.
+        """
         lags, past, means = self.lags, histories, []
         stacked = lags[::-1].transpose(0, 2, 1).reshape(-1, len(self.c)) if len(lags) else None
         for h in range(num_steps):
             step = self.c + harmonics(times + h, self.structure) @ self.H.T
+            if inputs is not None:
+                step = step + inputs[:, h] @ self.D.T
             if stacked is not None:
                 step = step + past[:, -len(lags) :].reshape(len(past), -1) @ stacked
                 past = np.concatenate([past[:, 1:], step[:, None]], axis=1)
@@ -165,25 +179,35 @@ def principal_directions(recordings: Recordings, rank: int) -> Float[np.ndarray,
 class _Sums:
     """Sums of products of features and targets of one structure, from which every ridge is solved."""
 
-    def __init__(self, recordings: Recordings, times: list[Float[np.ndarray, " T"]], structure: Structure) -> None:
+    def __init__(
+        self,
+        recordings: Recordings,
+        times: list[Float[np.ndarray, " T"]],
+        structure: Structure,
+        inputs: Recordings | None = None,
+    ) -> None:
         self.structure, N = structure, recordings[0].shape[1]
+        inputs = [np.zeros((len(x), 0)) for x in recordings] if inputs is None else inputs
+        self.num_inputs = inputs[0].shape[1]
         self.U = principal_directions(recordings, structure.rank) if structure.rank else np.zeros((N, 0))
         self.num_lags = structure.order * N + max(structure.reach - structure.order, 0) * structure.rank
-        self.rows, self.products = 0, np.zeros((self.num_lags + 1 + 2 * structure.harmonics + N,) * 2)
-        for x, t in zip(recordings, times, strict=True):
+        width = self.num_lags + 1 + 2 * structure.harmonics + self.num_inputs + N
+        self.rows, self.products = 0, np.zeros((width, width))
+        for x, t, u in zip(recordings, times, inputs, strict=True):
             y = np.diff(x, axis=0) if structure.differenced else x
-            t = t[len(t) - len(y) :]
+            t, u = t[len(t) - len(y) :], u[len(u) - len(y) :]
             first = max(structure.order, structure.reach)
             for start in range(first, len(y), CHUNK):
-                table = self._table(y, t, start, min(start + CHUNK, len(y)))
+                table = self._table(y, t, u, start, min(start + CHUNK, len(y)))
                 self.products += table.T @ table
                 self.rows += len(table)
 
-    def _table(self, y: np.ndarray, t: np.ndarray, start: int, stop: int) -> np.ndarray:
+    def _table(self, y: np.ndarray, t: np.ndarray, u: np.ndarray, start: int, stop: int) -> np.ndarray:
         s = self.structure
         lags = [y[start - k : stop - k] for k in range(1, s.order + 1)]
         tail = [y[start - k : stop - k] @ self.U for k in range(s.order + 1, s.reach + 1)]
-        return np.hstack([*lags, *tail, np.ones((stop - start, 1)), harmonics(t[start:stop], s), y[start:stop]])
+        known = [np.ones((stop - start, 1)), harmonics(t[start:stop], s), u[start:stop]]
+        return np.hstack([*lags, *tail, *known, y[start:stop]])
 
     def settle(self, ridge: float) -> Autoregression | None:
         """Solve for a regression that stays where the data are: no growing mode, no rest far away; None if it grows.
@@ -220,17 +244,19 @@ class _Sums:
         return products
 
     def solve(self, ridge: float, rest: Float[np.ndarray, " N"] | None = None) -> Autoregression:
-        """Solve min_W |x - f W|^2 / rows + ridge |W|^2, constant and harmonics without penalty.
+        """Solve min_W |x - f W|^2 / rows + ridge |W|^2 over lags and inputs, constant and harmonics without penalty.
 
         With a point of `rest` the regression is of x - rest, and its constant is 0.
         """
         s, N, J = replace(self.structure, ridge=ridge), len(self.U), 2 * self.structure.harmonics
-        K = self.num_lags + 1 + J
+        K = self.num_lags + 1 + J + self.num_inputs
         products = self.products if rest is None else self._centre(rest)
         ff, fx, xx = products[:K, :K], products[:K, K:], products[K:, K:]
         rows = max(self.rows, 1)
         scale = np.trace(xx) / (rows * N) if s.differenced else 1.0
-        penalty = np.diag([ridge * scale] * self.num_lags + [1e-9] * (1 + J))
+        penalty = np.diag(
+            [ridge * scale] * self.num_lags + [1e-9] * (1 + J) + [max(ridge * scale, 1e-9)] * self.num_inputs
+        )
         gram = ff + rows * penalty
         W = np.linalg.solve(gram, fx)
         S = (xx - W.T @ fx - fx.T @ W + W.T @ ff @ W) / rows
@@ -244,7 +270,8 @@ class _Sums:
         C = W[p * N : self.num_lags].T.reshape(N, -1, max(s.rank, 1)).swapaxes(0, 1)[:, :, : s.rank]
         A = _undo_difference(A) if s.differenced else A
         Q = (1.0 - shrink) * S + shrink * np.diag(np.diag(S))
-        return Autoregression(s, A, C, self.U, W[self.num_lags], W[self.num_lags + 1 :].T, Q)
+        H, D = W[self.num_lags + 1 : K - self.num_inputs].T, W[K - self.num_inputs :].T
+        return Autoregression(s, A, C, self.U, W[self.num_lags], H, Q, D)
 
 
 def _undo_difference(A: Float[np.ndarray, "p N N"]) -> Float[np.ndarray, "p+1 N N"]:
@@ -269,8 +296,12 @@ def _stabilise(model: Autoregression) -> Autoregression | None:
 
 def fit_autoregression(series: Series, structure: Structure) -> Autoregression:
     """Fit a regression to a standardised series; gaps are filled by straight lines."""
-    sums = _Sums([interpolate(x) for x in series.recordings], list(series.row_times), structure)
+    sums = _Sums([interpolate(x) for x in series.recordings], list(series.row_times), structure, _list_inputs(series))
     return sums.settle(structure.ridge) or sums.solve(structure.ridge)
+
+
+def _list_inputs(series: Series) -> Recordings | None:
+    return None if series.inputs is None else list(series.inputs.recordings)
 
 
 def find_season(series: Series) -> float | None:
@@ -322,7 +353,10 @@ class ForecastScore:
             if not len(rows):  # of very many recordings not all have a start
                 continue
             before = np.concatenate([np.repeat(held[:1], memory, axis=0), held])
-            means = model.forecast(np.stack([before[i + 1 : i + 1 + memory] for i in rows]), t[rows] + 1.0, reach)
+            histories = np.stack([before[i + 1 : i + 1 + memory] for i in rows])
+            means = model.forecast(
+                histories, t[rows] + 1.0, reach, inputs_ahead(blocks, np.full(len(rows), r), rows, reach)
+            )
             later = np.concatenate([x, np.full((reach, x.shape[1]), np.nan)])
             each = [gaussian_nll(later[rows + h], means[h - 1], std[h - 1]) for h in self._horizons]
             terms.append(np.stack(each, axis=1))
@@ -358,11 +392,12 @@ def choose_structures(
         seasons: Whether to try harmonics of a period.
     """
     complete, times, N = [interpolate(x) for x in part.recordings], list(part.row_times), series.num_coordinates
+    inputs = _list_inputs(part)
 
     def best_ridge(structures: Iterable[Structure]) -> list[tuple[Scored, Autoregression]]:
         found = []
         for structure in structures:
-            sums = _Sums(complete, times, structure)
+            sums = _Sums(complete, times, structure, inputs)
             if sums.rows < 2:
                 continue
             models = [sums.settle(ridge) for ridge in (RIDGES if sums.num_lags else RIDGES[:1])]

@@ -22,13 +22,18 @@ WINDOW_ROWS, SKIPPED = 512, 64
 NUM_STATES = 256  # that free runs may go on from; with four times as many they are no better
 
 
-def filtering_windows(series: Series, latent_dim: int) -> Float[np.ndarray, "T W N"]:
-    """Cut recordings into windows for the filter of a model of this size, time first; NaN fills up short ones."""
+def filtering_windows(series: Series, latent_dim: int) -> Float[np.ndarray, "T W D"]:
+    """Cut recordings into windows for the filter of a model of this size, time first; NaN fills up short ones.
+
+    Inputs stand after the coordinates; where a window has no row they are 0, their mean.
+    """
     rows = min(WINDOW_ROWS, max(series.lengths))
     # The rest of a recording is a window of its own if it is half a window, or all that there is.
-    cuts = [x[i : i + rows] for x in series.recordings for i in range(0, max(len(x) - rows // 2, 1), rows)]
+    whole = [series.rows_with_inputs(r) for r in range(series.num_recordings)]
+    cuts = [x[i : i + rows] for x in whole for i in range(0, max(len(x) - rows // 2, 1), rows)]
     most = min(MOST_WINDOWS, max(LEAST_WINDOWS, WINDOWS_TIMES_LATENTS // latent_dim), len(cuts))
-    windows = np.full((rows, most, series.num_coordinates), np.nan)
+    windows = np.full((rows, most, whole[0].shape[1]), np.nan)
+    windows[..., series.num_coordinates :] = 0.0
     for w, i in enumerate(evenly(len(cuts), most)):
         windows[: len(cuts[i]), w] = cuts[i]
     return windows

@@ -84,13 +84,13 @@ def _scan(start: _Start, strengths: _Strengths, observations: Observations) -> t
     observation, advance = observations.observation, start.core.stepper()
     force = _make_force(observation)
 
-    def body(z: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
-        strength, x, mask = inputs
-        predicted = advance(z)
+    def body(z: Array, inputs: tuple[Array, Array, Array, Any]) -> tuple[Array, tuple[Array, Array, Array]]:
+        strength, x, mask, u = inputs
+        predicted = advance(z) if u is None else start.core.with_inputs(u).stepper()(z)
         forced = force(predicted, x, mask, strength)
         return forced, (observation.observe(predicted), forced, z)
 
-    xs = (strengths, observations.x, observations.mask)
+    xs = (strengths, observations.x, observations.mask, observations.inputs)
     _, (predictions, states, before) = jax.lax.scan(body, start.z, xs)
     return _ForcedRun(predictions, states), before
 
@@ -107,26 +107,30 @@ def _backward(
     states_bar = jnp.zeros_like(before) if run_bar.states is None else run_bar.states
     predictions_bar = jnp.zeros_like(observations.x) if run_bar.predictions is None else run_bar.predictions
 
-    def body(z_bar: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
-        strength, x, mask, z, prediction_bar, state_bar = inputs
+    def body(z_bar: Array, inputs: tuple[Any, ...]) -> tuple[Array, Array]:
+        strength, x, mask, z, prediction_bar, state_bar, u = inputs
         # The forced state is affine in the prediction, so any point serves to pull back through it.
         _, force_vjp = jax.vjp(lambda p: force(p, x, mask, strength), z)
         predicted_bar = force_vjp(z_bar + state_bar)[0] + observation.lift(prediction_bar)
-        return start.core.pull_back_mean(z, predicted_bar, with_core=False)[1], predicted_bar
+        return start.core.given(inputs=u).pull_back_mean(z, predicted_bar, with_core=False)[1], predicted_bar
 
-    xs = (strengths, observations.x, observations.mask, before, predictions_bar, states_bar)
+    xs = (strengths, observations.x, observations.mask, before, predictions_bar, states_bar, observations.inputs)
     z_bar, predicted_bars = jax.lax.scan(body, jnp.zeros_like(start.z), xs, reverse=True)
     core_bar = jax.tree.map(lambda _: None, eqx.filter(start.core, eqx.is_inexact_array))
     if any(jax.tree.leaves(perturbed.core)):
+        u = observations.inputs
+        core = start.core if u is None else start.core.with_inputs(u.reshape(-1, u.shape[-1]))
         flat = (a.reshape(-1, a.shape[-1]) for a in (before, predicted_bars))
-        core_bar, _ = start.core.pull_back_mean(*flat, with_core=True)
+        core_bar = core.pull_back_mean(*flat, with_core=True)[0].without_inputs()
     return _Start(core_bar, z_bar)
 
 
 def run_forced(model: StateSpaceModel, x: _Windows, mask: _Masks, forcing: Forcing) -> tuple[_ForcedRun, Observations]:
     """Run whole windows under forcing, from the embedding of their first rows."""
     fixed_map = jax.lax.stop_gradient(model.observation)
-    observations = arrange_observations(x[:, 1:], mask[:, 1:], fixed_map)
+    (x, inputs), mask = model.split(x), model.split(mask)[0]
+    later = None if inputs is None else inputs[:, 1:]
+    observations = arrange_observations(x[:, 1:], mask[:, 1:], fixed_map, inputs=later)
     start = _Start(model.core, model.embed(jnp.where(mask[:, 0], x[:, 0], 0.0)))
     strengths = jnp.asarray(forcing.strengths(observations.x.shape[0]), x.dtype)
     return _run(start, strengths, observations), observations

@@ -23,6 +23,7 @@ from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.rollout import make_core_key
 from kaffee.filtering.sweep import run_filter
+from kaffee.model.inputs import InputRuns
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import Confined
 from kaffee.training.update import GuardState, TrainState
@@ -67,7 +68,8 @@ class FreeRunGuard:
     A run is lost if it diverges, stays in a part of the attractor, rests at its end, repeats itself where the data do
     not (`kaffee.metrics.attractors`), or lives at the wall that the core is confined to. Runs with the shell's noise on
     are counted as well: noise may kick a core that is right out of the data's region. The distance is D_stsp, by kernel
-    densities, of all other runs of the bare core together from the rows of the series.
+    densities, of all other runs of the bare core together from the rows of the series. A driven core runs with recorded
+    inputs, those of the series again and again.
     """
 
     RUNS, STEPS, KEPT, ROWS, SEED = 20, 20_000, 1_000, 5_000, 0
@@ -94,6 +96,7 @@ class FreeRunGuard:
             past = np.concatenate([delayed.delays.embed(part[:, target.columns]) for part in known])
             if len(past) >= self.LEAST_ROWS:
                 target = replace(delayed, past=past[evenly(len(past), min(self.ROWS, len(past)))])
+        self._inputs = None if series.inputs is None else series.inputs.concatenated()
         # With delays only stretches without gaps can be compared.
         whole = [complete(x) for x in series.recordings] if target.delays is None else known
         self._target = target.with_extent(whole, self._length)
@@ -111,6 +114,8 @@ class FreeRunGuard:
             "transient": self._steps - self._length,
             "core_key": make_core_key(model.core, self.SEED),
         }
+        if self._inputs is not None and model.input_dim:
+            how["inputs"] = InputRuns.spread(self._inputs, len(self._starts), model.dtype)
         noise = jax.random.key(self.SEED)
         bare, noisy = (
             evaluate_free_runs(model, self._starts, self._target, self._length, key=key, **how) for key in (None, noise)

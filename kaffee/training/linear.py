@@ -16,6 +16,8 @@ from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.filtering.likelihood import KAFFEE
 from kaffee.model.alrnn import ALRNN
+from kaffee.model.core import Core
+from kaffee.model.inputs import Driven, undriven
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation
 from kaffee.model.statespace import Climate, Shell, StateSpaceModel
@@ -78,7 +80,8 @@ def build_state_space(regression: Autoregression, series: Series, share: float =
 
     So the diagonal Gamma of the shell stands for noise that is correlated between coordinates as the residuals are.
     `share` of the residuals' variance is process noise, the rest observation noise. The harmonics are oscillators,
-    whose phase a filter finds. The climate is that of such states of a standardised series.
+    whose phase a filter finds. The climate is that of such states of a standardised series. Inputs act
+    on x_t alone, by L^-1 D u_t.
     """
     A, C, U, H = regression.A, regression.C, regression.U, regression.H
     N, J, K = len(regression.c), H.shape[1], U.shape[1]
@@ -105,8 +108,11 @@ def build_state_space(regression: Autoregression, series: Series, share: float =
     covariance = np.atleast_2d(np.cov(states.T, ddof=0))
     covariance = (1.0 - shrink) * covariance + shrink * np.diag(np.diag(covariance)) + 1e-8 * np.eye(M)
     embedding = np.vstack([inverse, *[np.eye(N)] * (len(A) - 1), *[U.T] * len(C), np.zeros((J, N))])
+    core: Core = Linear(_single(F), _single(np.concatenate([inverse @ regression.c, np.zeros(M - N)])))
+    if regression.D.shape[1]:
+        core = Driven(core, _single(np.pad(inverse @ regression.D, ((0, M - N), (0, 0)))))
     return StateSpaceModel(
-        core=Linear(_single(F), _single(np.concatenate([inverse @ regression.c, np.zeros(M - N)]))),
+        core=core,
         shell=Shell.from_std(
             np.concatenate([np.full(N, unit * np.sqrt(share)), np.full(M - N, LEAST_STD)]),
             np.maximum(np.sqrt((1.0 - share) * np.diag(regression.Q)), LEAST_STD),
@@ -144,26 +150,35 @@ def _build_states(
 
 def _stabilise(model: StateSpaceModel, radius: float, farthest: float) -> StateSpaceModel:
     """Scale A down to a spectral radius if it is larger, and bring its point of rest near if it is farther away."""
-    assert isinstance(model.core, Linear)
-    core, found = model.core, _spectral_radius(model)
+    core, found = _linear(model), _spectral_radius(model)
     if found > radius + 1e-6:
         core = Linear(core.A * (radius / found), core.h)
-        model = model.replace(core=core)
+        model = _with_linear(model, core)
     distance = _rest_distance(model) if np.isfinite(farthest) else 0.0
-    return model if distance <= farthest else model.replace(core=Linear(core.A, core.h * (farthest / distance)))
+    return model if distance <= farthest else _with_linear(model, Linear(core.A, core.h * (farthest / distance)))
+
+
+def _linear(model: StateSpaceModel) -> Linear:
+    """Return the linear map of a model, without what drives it."""
+    core = undriven(model.core)
+    assert isinstance(core, Linear)
+    return core
+
+
+def _with_linear(model: StateSpaceModel, core: Linear) -> StateSpaceModel:
+    """Put another linear map in place of a model's, driven as before."""
+    return model.replace(core=replace(model.core, inner=core) if isinstance(model.core, Driven) else core)
 
 
 def _rest_distance(model: StateSpaceModel) -> float:
     """Compute |B (1 - A)^-1 h|, the root mean square: how far from 0, the mean of standardised data, a run rests."""
-    assert isinstance(model.core, Linear)
-    A, h = (np.asarray(each, np.float64) for each in (model.core.A, model.core.h))
+    A, h = (np.asarray(each, np.float64) for each in (_linear(model).A, _linear(model).h))
     rest = model.observation.observe(_single(np.linalg.solve(np.eye(len(A)) - A, h)[None]))
     return float(np.sqrt(np.mean(np.asarray(rest, np.float64) ** 2)))
 
 
 def _spectral_radius(model: StateSpaceModel) -> float:
-    assert isinstance(model.core, Linear)
-    return float(np.abs(np.linalg.eigvals(np.asarray(model.core.A, np.float64))).max())
+    return float(np.abs(np.linalg.eigvals(np.asarray(_linear(model).A, np.float64))).max())
 
 
 def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -> StateSpaceModel:
@@ -172,7 +187,7 @@ def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -
     Its linear units carry the linear dynamics. A gate is a random direction of the climate beyond a random threshold,
     both in units of its spread; what gates give back begins at zero, so that training starts no worse than linear.
     """
-    assert isinstance(model.core, Linear)
+    linear = _linear(model)
     assert isinstance(model.observation, LinearObservation)
     assert model.climate is not None
     mean, covariance = (np.asarray(each, np.float64) for each in model.climate.moments())
@@ -182,20 +197,23 @@ def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -
     )
     V = np.asarray(directions, np.float64)
     V /= np.sqrt(np.einsum("pi,ij,pj->p", V, covariance, V))[:, None]
-    A, M = np.asarray(model.core.A, np.float64), model.latent_dim
+    A, M = np.asarray(linear.A, np.float64), model.latent_dim
     W = np.zeros((M + num_gates,) * 2)
     W[:M, :M], W[M:, :M] = A - np.diag(np.diag(A)), V
     shift = -V @ mean - np.asarray(thresholds, np.float64)
     silent, E = np.zeros(num_gates), np.asarray(model.embedding, np.float64)
     process = np.exp(np.asarray(model.shell.log_process_std, np.float64))
     B = np.asarray(model.observation.B, np.float64)
+    core: Core = ALRNN(
+        _single(np.concatenate([np.diag(A), silent])),
+        _single(W),
+        _single(np.concatenate([np.asarray(linear.h), shift])),
+        num_gates=num_gates,
+    )
+    if isinstance(model.core, Driven):
+        core = Driven(core, jnp.pad(model.core.C, ((0, num_gates), (0, 0))))
     return StateSpaceModel(
-        core=ALRNN(
-            _single(np.concatenate([np.diag(A), silent])),
-            _single(W),
-            _single(np.concatenate([np.asarray(model.core.h), shift])),
-            num_gates=num_gates,
-        ),
+        core=core,
         shell=Shell.from_std(
             np.concatenate([process, np.full(num_gates, GATE_STD)]), jnp.exp(model.shell.log_observation_std)
         ),

@@ -18,6 +18,7 @@ from kaffee.filtering.recursion import Recursion, predict
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble
 from kaffee.filtering.sweep import batch_recordings, sweep
 from kaffee.metrics.scores import gaussian_nll
+from kaffee.model.inputs import undriven
 from kaffee.model.maps import Linear
 from kaffee.model.statespace import Shell, StateSpaceModel
 
@@ -80,6 +81,19 @@ def choose_starts(held: HeldBack) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray
     return rows[some, 0], rows[some, 1]
 
 
+def inputs_ahead(
+    series: Series, recordings: Int[np.ndarray, " S"], rows: Int[np.ndarray, " S"], num_steps: int
+) -> Float[np.ndarray, "S H K"] | None:
+    """Take the inputs of the rows after each start, 0 beyond the end of a recording; None without inputs."""
+    if series.inputs is None:
+        return None
+    ahead = np.zeros((len(rows), num_steps, series.num_inputs))
+    for s, (r, row) in enumerate(zip(recordings, rows, strict=True)):
+        known = series.inputs.recordings[r][row + 1 : row + 1 + num_steps]
+        ahead[s, : len(known)] = known
+    return ahead
+
+
 class Scored(NamedTuple):
     """NLL per entry of forecasts at each start and horizon, NaN if nothing was read, and shares inside 90 % bands."""
 
@@ -138,8 +152,11 @@ class Judge:
         self._starts = choose_starts(held)
         recordings, rows = self._starts
         self._x = batch_recordings(held.blocks, jnp.float32)
-        beyond = np.full((max(self.horizons), *self._x.shape[1:]), np.nan)
-        padded = np.concatenate([np.asarray(self._x, np.float64), beyond])
+        known = np.asarray(self._x, np.float64)[..., : held.part.num_coordinates]
+        beyond = np.full((max(self.horizons), *known.shape[1:]), np.nan)
+        padded = np.concatenate([known, beyond])
+        ahead = inputs_ahead(held.blocks, recordings, rows, max(self.horizons))
+        self._inputs = None if ahead is None else jnp.asarray(ahead, jnp.float32)
         self._later = np.stack([padded[rows + h, recordings] for h in self.horizons], axis=1)
 
     def score(self, model: StateSpaceModel) -> Scored:
@@ -154,8 +171,9 @@ class Judge:
     def _forecast(self, model: StateSpaceModel) -> tuple[Array, Array]:
         beliefs = sweep(model, Recursion(), self._x, gate=make_gate(), keep=None, starts=self._starts).beliefs
         # Moments of a linear model are exact.
-        ahead = _carry if isinstance(model.core, Linear) else _spread
-        mean, std = ahead(model, beliefs, max(self.horizons))
+        ahead = _carry if isinstance(undriven(model.core), Linear) else _spread
+        inputs = self._inputs if model.input_dim else None
+        mean, std = ahead(model, beliefs, max(self.horizons), inputs)
         chosen = np.array(self.horizons) - 1
         return mean[:, chosen], std[:, chosen]
 
@@ -190,23 +208,29 @@ def scale_noise(model: StateSpaceModel, process: float, observation: float) -> S
 
 
 @eqx.filter_jit
-def _carry(model: StateSpaceModel, beliefs: Belief, num_steps: int) -> tuple[Array, Array]:
+def _carry(
+    model: StateSpaceModel, beliefs: Belief, num_steps: int, inputs: Float[Array, "S H K"] | None = None
+) -> tuple[Array, Array]:
     """Carry Gaussian beliefs ahead: means and standard deviations of readings, (S, H, N)."""
     noise = model.shell.observation_variance()
 
-    def body(belief: Belief, _: None) -> tuple[Belief, tuple[Array, Array]]:
-        belief = predict(model.core, model.shell.process_variance(), belief, transport=True)
+    def body(belief: Belief, u: Array | None) -> tuple[Belief, tuple[Array, Array]]:
+        belief = predict(model.core.given(inputs=u), model.shell.process_variance(), belief, transport=True)
         variance = belief.signal_variance(model.observation)
         return belief, (model.observation.observe(belief.mean), jnp.sqrt(variance + noise))
 
-    _, later = jax.lax.scan(body, beliefs, None, length=num_steps)
+    driven_by = None if inputs is None else jnp.swapaxes(inputs, 0, 1)
+    _, later = jax.lax.scan(body, beliefs, driven_by, length=num_steps)
     return jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), later)
 
 
 @eqx.filter_jit
-def _spread(model: StateSpaceModel, beliefs: Belief, num_steps: int) -> tuple[Array, Array]:
+def _spread(
+    model: StateSpaceModel, beliefs: Belief, num_steps: int, inputs: Float[Array, "S H K"] | None = None
+) -> tuple[Array, Array]:
     """Forecast by an ensemble; the observation noise is added to its variance exactly."""
-    members = forecast_ensemble(model, beliefs, num_steps, MEMBERS, key=jax.random.key(_SEED), observation_noise=False)
+    key = jax.random.key(_SEED)
+    members = forecast_ensemble(model, beliefs, num_steps, MEMBERS, key=key, observation_noise=False, inputs=inputs)
     members = jnp.clip(members, -DIVERGENCE_BOUND, DIVERGENCE_BOUND)
     variance = jnp.var(members, axis=0, ddof=1) + model.shell.observation_variance()
     return jnp.mean(members, axis=0), jnp.sqrt(variance)
