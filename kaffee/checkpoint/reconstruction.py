@@ -23,7 +23,7 @@ from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.core import Core
 from kaffee.model.observation import LinearObservation, ObservationMap, Projection
-from kaffee.model.statespace import Climate, Shell, StateSpaceModel
+from kaffee.model.statespace import LOG_STD_BOUND, Climate, Shell, StateSpaceModel
 from kaffee.model.wrappers import CORE_TYPES, Confined, Custom, as_core
 from kaffee.records import read_json, read_record, versions, write_record
 
@@ -106,6 +106,8 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
     }
     if reconstruction.filter_name != "ekf":
         meta["filter"] = reconstruction.filter_name
+    if model.shell.bound != LOG_STD_BOUND:
+        meta["log_std_bound"] = model.shell.bound
     return write_record(Path(folder), "model", named_arrays(model), meta).parent
 
 
@@ -176,6 +178,9 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
     if seen["type"] not in _OBSERVATION_TYPES:
         raise CheckpointError(f"Unknown observation type {seen['type']!r:.80}.")
+    bound = meta.get("log_std_bound", LOG_STD_BOUND)
+    if type(bound) not in (int, float) or not LOG_STD_BOUND <= bound < math.inf:
+        raise CheckpointError(f"'log_std_bound' must be a number from {LOG_STD_BOUND:g}, not {bound!r:.80}.")
     if entry["type"] != "custom":  # a core of one's own may hold what it likes
         _check_weights(arrays)
     # Building a skeleton takes time in proportion to its sizes; none exceeds the number of weights.
@@ -198,7 +203,8 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         climate = None
         if "climate.mean" in arrays:
             climate = Climate(jnp.zeros(M), jnp.zeros((M, M)), jnp.zeros(arrays["climate.states"].shape))
-        return StateSpaceModel(core, Shell(jnp.zeros(M), jnp.zeros(N)), observation, jnp.zeros((M, N)), climate)
+        shell = Shell(jnp.zeros(M), jnp.zeros(N), float(bound))
+        return StateSpaceModel(core, shell, observation, jnp.zeros((M, N)), climate)
 
     return eqx.filter_eval_shape(build)
 

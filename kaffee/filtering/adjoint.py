@@ -72,11 +72,11 @@ def adjoint_terms(dynamics: Dynamics, recursion: Recursion, observations: Observ
 def _forward(
     perturbed: Any, dynamics: Dynamics, recursion: Recursion, observations: Observations
 ) -> tuple[Terms, _Residuals]:
-    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, Any]:
+    def body(belief: Belief, inputs: Any) -> tuple[Belief, Any]:
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
         return now.filtered, (now.innovation.nll, now.fault, (belief, now.innovation))
 
-    xs = (observations.x, observations.mask, observations.noise)
+    xs = (observations.x, observations.mask, observations.noise, observations.variance)
     final, (nll, faults, residuals) = jax.lax.scan(body, dynamics.initial, xs)
     return Terms(nll, faults, final), residuals
 
@@ -95,10 +95,12 @@ def _backward(
     trained: Any = arrays if with_core else None
 
     def body(carry: Dynamics, inputs: Any) -> tuple[Dynamics, None]:
-        (previous, innovation), mask, weight, noise = inputs
+        (previous, innovation), mask, weight, noise, given = inputs
         predicted_bar, variance_bar = _pull_back_update(
             recursion, innovation, mask, observations.observation, weight, carry.initial
         )
+        # A reading with a variance of its own does not depend on Lambda.
+        variance_bar = variance_bar if given is None else jnp.where(jnp.isnan(given), variance_bar, 0.0)
         # Rounding leaves an antisymmetric part, which the formulas do not expect and expanding modes amplify: without
         # this line gradients of a delay model of Lorenz-63 were a million times too large in float32.
         asymmetric = predicted_bar.covariance
@@ -129,6 +131,6 @@ def _backward(
         zeros.initial.covariance if P_bar is None else 0.5 * (P_bar + P_bar.mT),
     )
     weights = jnp.zeros_like(residuals[1].nll) if terms_bar.nll is None else terms_bar.nll
-    xs = (residuals, observations.mask, weights, observations.noise)
+    xs = (residuals, observations.mask, weights, observations.noise, observations.variance)
     result, _ = jax.lax.scan(body, zeros._replace(initial=last), xs, reverse=True)
     return result if with_core else result._replace(core=jax.tree.map(lambda _: None, arrays))

@@ -18,9 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from kaffee.errors import ConfigError
 from kaffee.filtering.beliefs import Dense, Filter
 from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen
 from kaffee.model.core import Core, States
+from kaffee.model.discrete import Discrete
 from kaffee.model.observation import ObservationMap
 
 # Quantities of one step in the order of their computation; the index of the first non-finite one is the fault code.
@@ -49,21 +51,26 @@ class Recursion(eqx.Module):
 
 
 class Dynamics(NamedTuple):
-    """The differentiable inputs of the recursion: core, noise variances, first belief."""
+    """The differentiable inputs of the recursion: core, noise variances, first belief; and what counts are read by."""
 
     core: Core
     process_variance: Float[Array, " M"]
     observation_variance: Float[Array, " N"]
     initial: Belief
+    discrete: Discrete | None = None
 
 
 class Observations(NamedTuple):
-    """A batch of windows, time first, with map and core noise (None: none); `x` is finite where `mask` is True."""
+    """A batch of windows, time first, with map and core noise (None: none); `x` is finite where `mask` is True.
+
+    `variance` is that of each reading, in place of Lambda; NaN, or None for all: Lambda.
+    """
 
     x: Float[Array, "T W N"]
     mask: Bool[Array, "T W N"]
     observation: ObservationMap
     noise: Float[Array, "T W K"] | None = None
+    variance: Float[Array, "T W N"] | None = None
 
 
 class Step(NamedTuple):
@@ -88,9 +95,12 @@ def arrange_observations(
     mask: Bool[Array, "W T N"],
     observation: ObservationMap,
     noise: Float[Array, "T W K"] | None = None,
+    variance: Float[Array, "W T N"] | None = None,
 ) -> Observations:
     """Put time first and replace missing entries by 0, since a NaN would enter gradients even where masked."""
-    return Observations(jnp.swapaxes(jnp.where(mask, x, 0.0), 0, 1), jnp.swapaxes(mask, 0, 1), observation, noise)
+    given = None if variance is None else jnp.swapaxes(variance, 0, 1)
+    x = jnp.swapaxes(jnp.where(mask, x, 0.0), 0, 1)
+    return Observations(x, jnp.swapaxes(mask, 0, 1), observation, noise, given)
 
 
 def core_noise(
@@ -129,29 +139,48 @@ def step(
     x: Readings,
     mask: Seen,
     noise: Float[Array, "W K"] | None = None,
+    variance: Readings | None = None,
 ) -> Step:
     """Predict, score and (unless switched off) assimilate one observation per window."""
     core = dynamics.core if noise is None else dynamics.core.with_noise(noise)
     predicted = predict(core, dynamics.process_variance, belief, transport=recursion.transport, by=recursion.filter)
-    return update(recursion, dynamics, observation, predicted, x, mask)
+    return update(recursion, dynamics, observation, predicted, x, mask, variance)
 
 
 def update(
-    recursion: Recursion, dynamics: Dynamics, observation: ObservationMap, predicted: Belief, x: Readings, mask: Seen
+    recursion: Recursion,
+    dynamics: Dynamics,
+    observation: ObservationMap,
+    predicted: Belief,
+    x: Readings,
+    mask: Seen,
+    variance: Readings | None = None,
 ) -> Step:
     """Take the part of a step after its prediction: score the observation and, if the recursion does, assimilate it."""
     by: Any = recursion.filter
-    innovation = by.score(predicted, x, mask, observation, dynamics.observation_variance)
-    filtered = by.assimilate(predicted, innovation) if recursion.assimilate else predicted
-    return Step(predicted, innovation, filtered, _fault_code(by, predicted, innovation))
+    if dynamics.discrete is None:
+        R = choose_variance(dynamics.observation_variance, variance)
+        innovation = used = by.score(predicted, x, mask, observation, R)
+    else:
+        if variance is not None:
+            raise ConfigError("Counts and binary readings have no standard deviations of their own; leave them out.")
+        innovation = by.score_discrete(predicted, x, mask, observation, dynamics.discrete)
+        used = innovation.by
+    filtered = by.assimilate(predicted, used) if recursion.assimilate else predicted
+    return Step(predicted, innovation, filtered, _fault_code(by, predicted, innovation, used))
 
 
-def _fault_code(by: Filter, predicted: Belief, innovation: Innovation) -> Int[Array, " W"]:
+def choose_variance(Lambda: Float[Array, " N"], given: Readings | None) -> Float[Array, "*#W N"]:
+    """Take the variances of readings that have their own, and Lambda for the others (NaN)."""
+    return Lambda if given is None else jnp.where(jnp.isnan(given), Lambda, given)
+
+
+def _fault_code(by: Filter, predicted: Belief, innovation: Innovation, used: Innovation) -> Int[Array, " W"]:
     """Find the first non-finite quantity of a step: its index in `QUANTITIES`, 0 if all is finite."""
     finite = [
         jnp.isfinite(jnp.sum(predicted.mean, axis=1)),
         jnp.isfinite(jnp.sum(predicted.variances(), axis=1)),
-        by.is_definite(innovation),
+        by.is_definite(used),
         jnp.isfinite(innovation.nll),
     ]
     code = jnp.zeros(finite[0].shape, jnp.int32)
@@ -163,13 +192,13 @@ def _fault_code(by: Filter, predicted: Belief, innovation: Innovation) -> Int[Ar
 def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observations) -> Terms:
     """Run the recursion over whole windows, open to automatic differentiation."""
 
-    def body(belief: Belief, inputs: tuple[Array, Array, Array | None]) -> tuple[Belief, tuple[Array, Array]]:
+    def body(belief: Belief, inputs: Any) -> tuple[Belief, tuple[Array, Array]]:
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
         return now.filtered, (now.innovation.nll, now.fault)
 
     # Where the gradient is automatic, only beliefs are kept for the way back and each step is computed again.
-    keep_all = recursion.filter.adjoint
-    xs = (observations.x, observations.mask, observations.noise)
+    keep_all = recursion.filter.adjoint and dynamics.discrete is None
+    xs = (observations.x, observations.mask, observations.noise, observations.variance)
     final, (nll, faults) = jax.lax.scan(body if keep_all else jax.checkpoint(body), dynamics.initial, xs)
     return Terms(nll, faults, final)
 

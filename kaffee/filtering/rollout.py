@@ -141,6 +141,8 @@ def _propagate(
     std = std if scale is None else std * jnp.sqrt(scale)[:, None]
     z = z + std * jax.random.normal(key_process, z.shape, z.dtype)
     x = model.observation.observe(z)
+    if observation_noise and model.discrete is not None:
+        return z, model.discrete.draw(key_observation, x)
     if observation_noise:
         noise = jax.random.normal(key_observation, x.shape, x.dtype)
         x = x + jnp.sqrt(model.shell.observation_variance()) * noise
