@@ -8,10 +8,33 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.data.validation import as_float64, check_observed, quoted
-from kaffee.errors import DataError
+from kaffee.errors import ConfigError, DataError, unknown
 
 if TYPE_CHECKING:
     from kaffee.data.series import Series
+
+
+GAUSSIAN = "gaussian"
+LIKELIHOODS = (GAUSSIAN, "poisson", "bernoulli")
+"""What readings can be: numbers with Gaussian noise, counts, zeros and ones."""
+
+
+def encode_discrete(x: Float[np.ndarray, "... N"], likelihood: str) -> Float[np.ndarray, "... N"]:
+    """Encode counts as log(x + 1/2), zeros and ones as -log 3 and log 3; NaN stays missing.
+
+    >>> encode_discrete(np.array([0.0, 2.0]), "poisson").round(3).tolist()
+    [-0.693, 0.916]
+    """
+    if likelihood not in LIKELIHOODS:
+        raise ConfigError(unknown("likelihood", likelihood, LIKELIHOODS))
+    if likelihood == GAUSSIAN:
+        return x
+    binary, seen = likelihood == "bernoulli", np.asarray(x, np.float64)[~np.isnan(x)]
+    bad = seen[(seen < 0) | (seen != np.round(seen)) | (seen > (1 if binary else 1e6))]
+    if bad.size:
+        wanted = "0 or 1" if binary else "counts, whole numbers from 0 to a million"
+        raise DataError(f"Readings of the likelihood {likelihood} are {wanted}; got {bad[0]:g}.")
+    return np.log(3.0) * (2.0 * x - 1.0) if binary else np.log(x + 0.5)
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,13 +106,18 @@ class Filter(eqx.Module):
         signal = observation.observe(predicted.mean)
         pseudo, variance = likelihood.site(y, signal)
         first: Any = self.score(predicted, jnp.where(mask, pseudo, 0.0), mask, observation, variance)
-        at, now = likelihood.mode(y, signal, predicted.signal_variance(observation)), first
-        for _ in range(NEWTON_STEPS + 1):
+
+        def newton(at: Readings, _: None) -> tuple[Readings, None]:
             pseudo, variance = likelihood.site(y, at)
             now = self.score(predicted, jnp.where(mask, pseudo, 0.0), mask, observation, variance)
-            expanded, at = at, likelihood.damp(at, observation.observe(self.assimilate(predicted, now).mean))
-        normal = -0.5 * ((pseudo - expanded) ** 2 / variance + jnp.log(2.0 * pi * variance))
-        excess = jnp.where(mask, likelihood.log_density(y, expanded) - normal, 0.0)
+            return likelihood.damp(at, observation.observe(self.assimilate(predicted, now).mean)), None
+
+        at = likelihood.mode(y, signal, predicted.signal_variance(observation))
+        at, _ = jax.lax.scan(newton, at, None, length=NEWTON_STEPS)
+        pseudo, variance = likelihood.site(y, at)
+        now: Any = self.score(predicted, jnp.where(mask, pseudo, 0.0), mask, observation, variance)
+        normal = -0.5 * ((pseudo - at) ** 2 / variance + jnp.log(2.0 * pi * variance))
+        excess = jnp.where(mask, likelihood.log_density(y, at) - normal, 0.0)
         return DiscreteScore(first.residual, first.whitened, now.nll - jnp.sum(excess, axis=1), now)
 
 
