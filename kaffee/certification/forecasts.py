@@ -21,6 +21,7 @@ from kaffee.filtering.recursion import Recursion, predict
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble, mask_diverged
 from kaffee.metrics.calibration import coverage
 from kaffee.metrics.scores import STD_FLOOR, gaussian_crps, gaussian_nll
+from kaffee.model.discrete import reading_noise
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.autoregression import hold_readings
 
@@ -126,8 +127,9 @@ def carry_ahead(run: FilterPass, num_steps: int, recursion: Recursion | None = N
 def _gaussian_forecast(run: FilterPass, horizons: Sequence[int]) -> _Forecast:
     """Forecast readings at `horizons` by the covariance recursion; exact for a linear core, and for any at one step."""
     (mean, variance), chosen = carry_ahead(run, max(horizons)), list(horizons)
-    noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
-    return _Forecast(mean[:, chosen], np.sqrt(variance[:, chosen] + noise))
+    model = run.reconstruction.model
+    noise = reading_noise(model.discrete, model.shell.observation_variance(), jnp.asarray(mean[:, chosen]))
+    return _Forecast(mean[:, chosen], np.sqrt(variance[:, chosen] + np.asarray(noise, np.float64)))
 
 
 def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *, seed: int) -> tuple[_Forecast, int]:
@@ -255,7 +257,7 @@ def score_forecasts(
     """
     horizons, starts = tuple(sorted(set(horizons))), run.starts
     own, diverged = _ensemble_forecast(run, horizons, members, seed=seed)
-    if horizons[0] == 1:
+    if horizons[0] == 1 and run.reconstruction.model.discrete is None:
         first = _gaussian_forecast(run, (1,))
         own.mean[:, 0], own.std[:, 0] = first.mean[:, 0], first.std[:, 0]
     forecasts = {
@@ -276,7 +278,9 @@ def score_forecasts(
             raise DataError(f"{run.series.label}: no start is followed by a reading, so nothing can be scored.")
         nlls = {}
         for name, (mean, std) in forecasts.items():
-            methods[name].append(_score_gaussian(y, mean[:, i], std[:, i], mask, run.reconstruction.scaler.scale))
+            methods[name].append(
+                _score_gaussian(y, mean[:, i], std[:, i], mask, np.exp(run.reconstruction.scaler.log_scale))
+            )
             nlls[name] = gaussian_nll(np.where(mask, y, 0.0), mean[:, i], np.maximum(std[:, i], STD_FLOOR))
         surrogate = nlls.pop(SURROGATE)
         totals = {name: float(np.sum(nll[mask])) for name, nll in nlls.items()}

@@ -22,6 +22,7 @@ from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.core import Core
+from kaffee.model.discrete import Discrete
 from kaffee.model.observation import LinearObservation, ObservationMap, Projection
 from kaffee.model.statespace import LOG_STD_BOUND, Climate, Shell, StateSpaceModel
 from kaffee.model.wrappers import CORE_TYPES, Confined, Custom, as_core
@@ -204,7 +205,9 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         if "climate.mean" in arrays:
             climate = Climate(jnp.zeros(M), jnp.zeros((M, M)), jnp.zeros(arrays["climate.states"].shape))
         shell = Shell(jnp.zeros(M), jnp.zeros(N), float(bound))
-        return StateSpaceModel(core, shell, observation, jnp.zeros((M, N)), climate)
+        kind = meta["scaler"].get("likelihood")
+        discrete = Discrete(jnp.zeros(N), jnp.zeros(N), kind) if "discrete.offset" in arrays else None
+        return StateSpaceModel(core, shell, observation, jnp.zeros((M, N)), climate, discrete)
 
     return eqx.filter_eval_shape(build)
 

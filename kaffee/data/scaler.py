@@ -1,7 +1,7 @@
 """Standardisation of coordinates, carried with the model and inverted on output."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 GAUSSIAN = "gaussian"
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 LIKELIHOODS = (GAUSSIAN, "poisson", "bernoulli")
 """What readings can be: numbers with Gaussian noise, counts, zeros and ones."""
 
@@ -42,7 +44,8 @@ class Scaler:
     r"""The map $x \mapsto (x - \mathrm{mean}) / \mathrm{scale}$ for each coordinate, and its inverse.
 
     Works on NumPy and JAX arrays alike and keeps their dtype: mean and scale (N,), in data units, are cast to it.
-    Two scalers with the same numbers are equal and have the same hash.
+    Two scalers with the same numbers are equal and have the same hash. Counts and binary readings are encoded first
+    (`encode_discrete`, in NumPy); mean and scale are then those of log rates or log odds.
 
     >>> scaler = Scaler(mean=[1.0, 2.0], scale=[2.0, 4.0])
     >>> scaler.transform(np.array([[3.0, 2.0]])).tolist()
@@ -51,8 +54,11 @@ class Scaler:
 
     mean: Float[np.ndarray, " N"]
     scale: Float[np.ndarray, " N"]
+    likelihood: str = GAUSSIAN
 
     def __post_init__(self) -> None:
+        if self.likelihood not in LIKELIHOODS:
+            raise ConfigError(unknown("likelihood", self.likelihood, LIKELIHOODS))
         mean, scale = as_float64(self.mean, "scaler mean"), as_float64(self.scale, "scaler scale")
         if mean.ndim != 1 or mean.shape != scale.shape or not mean.size:
             shapes = f"given {mean.shape} and {scale.shape}"
@@ -64,9 +70,13 @@ class Scaler:
         self.__dict__.update(mean=mean, scale=scale)
 
     @classmethod
-    def fit(cls, series: "Series") -> "Scaler":
+    def fit(cls, series: "Series", likelihood: str = GAUSSIAN) -> "Scaler":
         """Take mean and standard deviation (ddof 0) of the observed values; refuse constant and unobserved columns."""
         check_observed(series.recordings, series.columns, series.label)
+        if likelihood != GAUSSIAN:
+            encoded = tuple(encode_discrete(values, likelihood) for values in series.recordings)
+            known = cls.fit(replace(series, recordings=encoded))
+            return cls(known.mean, known.scale, likelihood)
         low = np.fmin.reduce([np.fmin.reduce(values, axis=0) for values in series.recordings])
         high = np.fmax.reduce([np.fmax.reduce(values, axis=0) for values in series.recordings])
         # Powers of two are exact and keep the squares of very large or small values in range.
@@ -105,28 +115,73 @@ class Scaler:
     def transform(self, x: Any) -> Any:
         """Convert data units (..., N) to standard units."""
         x = self._floating(x)
+        if self.discrete:
+            x = encode_discrete(np.asarray(x), self.likelihood)
         return (x - _align(self.mean, x)) / _align(self.scale, x)
 
     def inverse(self, x: Any) -> Any:
-        """Convert standard units (..., N) to data units."""
+        """Convert standard units (..., N) to data units; what was encoded comes back as whole numbers."""
+        t = self._unscale(x)
+        if self.likelihood == "poisson":
+            return np.maximum(np.round(np.exp(t) - 0.5), 0.0)
+        return np.where(np.isnan(t), t, t > 0) if self.discrete else t
+
+    def inverse_signal(self, x: Any) -> Any:
+        """Convert a signal in standard units to data units: itself, or the rate or probability that it stands for."""
+        t = self._unscale(x)
+        return t if not self.discrete else np.exp(t) if self.likelihood == "poisson" else 1.0 / (1.0 + np.exp(-t))
+
+    def _unscale(self, x: Any) -> Any:
         x = self._floating(x)
         return x * _align(self.scale, x) + _align(self.mean, x)
+
+    @property
+    def discrete(self) -> bool:
+        """Tell whether readings are counts or binary."""
+        return self.likelihood != GAUSSIAN
+
+    @property
+    def log_scale(self) -> Float[np.ndarray, " N"]:
+        """Return what log densities lose from standard to data units; probabilities of whole numbers lose nothing."""
+        return np.zeros_like(self.scale) if self.discrete else np.log(self.scale)
+
+    def signal_moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
+        """Convert mean and standard deviation of a normal signal to those of what it stands for, in data units."""
+        if not self.discrete:
+            return self.inverse(mean), self.inverse_std(std)
+        values = self.inverse_signal(mean[..., None, :] + std[..., None, :] * _NODES[:, None])
+        first = np.einsum("q,...qn->...n", _WEIGHTS, values)
+        return first, np.sqrt(np.einsum("q,...qn->...n", _WEIGHTS, (values - first[..., None, :]) ** 2))
+
+    def reading_moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
+        """Convert the moments of a predicted reading (`gated.Row.reading_mean`, `reading_std`) to data units.
+
+        Of counts with rate r, E x = E r and Var x = E r + Var r.
+        """
+        if not self.discrete:
+            return self.inverse(mean), self.inverse_std(std)
+        at = self.inverse_signal(mean)
+        weight = np.maximum(at if self.likelihood == "poisson" else at * (1.0 - at), 1e-6)
+        signal = np.sqrt(np.maximum(std**2 - 1.0 / (self.scale**2 * weight), 0.0))
+        first, spread = self.signal_moments(mean, signal)
+        return first, np.sqrt(first + spread**2 if self.likelihood == "poisson" else first * (1.0 - first))
 
     def inverse_std(self, std: Any) -> Any:
         """Convert standard deviations (..., N) in standard units to data units."""
         std = self._floating(std)
         return std * _align(self.scale, std)
 
-    def to_dict(self) -> dict[str, list[float]]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain lists for JSON; `from_dict` restores the very same bits."""
-        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+        kind = {"likelihood": self.likelihood} if self.discrete else {}
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist(), **kind}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Scaler":
         """Restore the scaler that `to_dict` wrote."""
         if missing := {"mean", "scale"} - set(data):
             raise DataError(f"A stored scaler needs the keys 'mean' and 'scale'; missing: {sorted(missing)}.")
-        return cls(data["mean"], data["scale"])
+        return cls(data["mean"], data["scale"], data.get("likelihood", GAUSSIAN))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scaler) and self._key() == other._key()
@@ -134,8 +189,8 @@ class Scaler:
     def __hash__(self) -> int:
         return hash(self._key())
 
-    def _key(self) -> tuple[bytes, bytes]:
-        return self.mean.tobytes(), self.scale.tobytes()
+    def _key(self) -> tuple[bytes, bytes, str]:
+        return self.mean.tobytes(), self.scale.tobytes(), self.likelihood
 
     def _floating(self, x: Any) -> Any:
         if not hasattr(x, "dtype") or (isinstance(x, np.ndarray) and x.dtype.kind in "iu"):

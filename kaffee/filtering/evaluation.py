@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -97,6 +98,7 @@ class FreeRunEvaluation:
         clipped: Share of steps at which the core held a run back (`Core.contains`).
         noise: Standard deviation of the observation noise that runs with the shell off lack; None if it is on.
         as_readings: Whether they are compared with it.
+        readings: Counts or binary readings drawn from the runs, in place of noise, to be compared with data.
     """
 
     model: StateSpaceModel
@@ -107,6 +109,7 @@ class FreeRunEvaluation:
     clipped: Float[np.ndarray, " S"]
     noise: Float[np.ndarray, " N"] | None = None
     as_readings: bool = False
+    readings: Float[np.ndarray, "S T N"] | None = None
 
     @property
     def num_diverged(self) -> int:
@@ -116,6 +119,8 @@ class FreeRunEvaluation:
     @cached_property
     def distances(self) -> list[AttractorDistances]:
         """The distances of the runs that did not diverge."""
+        if self.readings is not None:
+            return self.target.measure(self.readings)
         if self.noise is None or not self.as_readings or not len(self.observations):
             return self.target.measure(self.observations)
         rng, unit = np.random.default_rng(0), self.target.rows.std(axis=0)
@@ -188,10 +193,17 @@ def evaluate_free_runs(
     diverged_at = np.asarray(run.diverged_at)
     stays = diverged_at == 0
     observations = np.asarray(run.observations, np.float64)[stays]
-    observations = observations if scaler is None else scaler.inverse(observations)
+    readings = None
+    if model.discrete is not None and key is None and as_readings:
+        drawn = np.asarray(model.discrete.draw(jax.random.key(0), run.observations), np.float64)[stays]
+        readings = drawn if scaler is None else scaler.inverse(drawn)
+    if scaler is not None:
+        observations = scaler.inverse_signal(observations) if key is None else scaler.inverse(observations)
     noise = None
     if key is None:
         std = np.sqrt(np.asarray(model.shell.observation_variance(), np.float64))
-        noise = np.minimum(std if scaler is None else std * scaler.scale, target.noise_bound)
+        noise = np.minimum(std if scaler is None or scaler.discrete else std * scaler.scale, target.noise_bound)
     clipped = np.asarray(run.clipped, np.float64)[stays]
-    return FreeRunEvaluation(model, target, observations, run.states[stays], diverged_at, clipped, noise, as_readings)
+    return FreeRunEvaluation(
+        model, target, observations, run.states[stays], diverged_at, clipped, noise, as_readings, readings
+    )

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -26,6 +27,7 @@ from kaffee.foundation.hub import from_pretrained
 from kaffee.foundation.incontext import read_context
 from kaffee.inference.matching import match_series
 from kaffee.model.core import Core
+from kaffee.model.discrete import Discrete
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import as_core, check_derivatives
 from kaffee.records import read_json
@@ -56,8 +58,11 @@ def find_start(settings: FitSettings, series: Series) -> _Start:
         return _read_context(settings.foundation, series, train)
     start, N, keys = settings.core.start, series.num_coordinates, settings.keys()
     if start is None:
-        scaler = Scaler.fit(train)
+        scaler = Scaler.fit(train, settings.likelihood)
         model = StateSpaceModel.create(settings.core.create(N, key=keys["core"]), N, key=keys["embedding"])
+        if settings.readings is not None:
+            offset, gain = (jnp.asarray(each, model.dtype) for each in (scaler.mean, scaler.scale))
+            model = model.replace(discrete=Discrete(offset, gain, settings.readings.likelihood))
     elif start == IN_CONTEXT:
         read = read_context(train)
         model, scaler = read.model, read.scaler

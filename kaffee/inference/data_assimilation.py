@@ -120,7 +120,11 @@ def _read_variances(name: str, std: ArrayLike, shape: Any, *, seen: Any = False)
         raise DataError(f"{name} must be one number, or {' x '.join(map(str, shape))} of them; got {std!r:.80}.")
     values = np.broadcast_to(values, shape)
     matters = np.broadcast_to(seen, shape)
-    if (~np.isfinite(values) & (matters | (np.ndim(values) < 2))).any() or (values < 0).any() or (values == 0)[matters].any():
+    if (
+        (~np.isfinite(values) & (matters | (np.ndim(values) < 2))).any()
+        or (values < 0).any()
+        or (values == 0)[matters].any()
+    ):
         raise DataError(f"{name} must be {'positive ' * bool(np.any(seen))}numbers; got {std!r:.80}.")
     return values**2
 

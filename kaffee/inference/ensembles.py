@@ -106,7 +106,8 @@ def _draw_members(
     ensemble = forecast_ensemble(model, belief, num_steps, members, key=key, observation_noise=observation_noise)
     values = np.asarray(ensemble, np.float64)
     away = mask_diverged(values)
-    return scaler.inverse(np.where(away[..., None], np.nan, values)), away
+    convert = scaler.inverse if observation_noise else scaler.inverse_signal
+    return convert(np.where(away[..., None], np.nan, values)), away
 
 
 def _read_times(series: Series, recording: int, dt: float) -> Float[np.ndarray, " T"]:
@@ -177,7 +178,8 @@ def simulate(
         first = jnp.asarray(scaler.transform(rows), model.dtype)
     key, core_key = key_shell if shell else None, key_core if core_noise else None
     run = free_run(model, start_state(model, first), num_steps, key=key, core_key=core_key, transient=transient)
-    values, diverged_at = scaler.inverse(np.asarray(run.observations, np.float64)), np.asarray(run.diverged_at)
+    convert, diverged_at = scaler.inverse if shell else scaler.inverse_signal, np.asarray(run.diverged_at)
+    values = convert(np.asarray(run.observations, np.float64))
     for run_values, step in zip(values, diverged_at, strict=True):
         if step:
             run_values[max(step - 1 - transient, 0) :] = np.nan

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import GAUSSIAN
 from kaffee.data.series import Series
 from kaffee.filtering.gated import make_gate
 from kaffee.filtering.smoother import smooth_rows
@@ -14,6 +15,7 @@ from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
 from kaffee.inference.matching import match_series
 from kaffee.inference.results import Estimate, Estimates, RowArrays
 from kaffee.metrics.scores import NLL_UNIT
+from kaffee.model.discrete import reading_noise
 
 
 def filter_recordings(
@@ -40,7 +42,7 @@ def filter_recordings(
     rows = sweep(model, reconstruction.filter, x, gate=make_gate(gate, patience)).rows
     arrays = [RowArrays(row, scaler) for row in split_recordings(rows, series.lengths)]
     counts = sum(each["accepted"][~np.isnan(each["log_likelihood"])].sum(axis=0) for each in arrays)
-    entries, units = int(np.sum(counts)), float(counts @ np.log(scaler.scale))
+    entries, units = int(np.sum(counts)), float(counts @ scaler.log_scale)
     total = sum(float(np.nansum(each["log_likelihood"])) for each in arrays)
     facts = {
         "nll": -(total + units) / entries if entries else None,
@@ -50,7 +52,7 @@ def filter_recordings(
         "rejected": sum(int(each["rejected"].sum()) for each in arrays),
         "restarts": sum(int(each["restarted"][1:].sum()) for each in arrays),
     }
-    return _collect(series, "filtered", arrays, facts)
+    return _collect(series, "filtered", arrays, facts, scaler.likelihood)
 
 
 def smooth(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Estimates:
@@ -59,7 +61,7 @@ def smooth(reconstruction: Reconstruction, series: Series, *, any_step: bool = F
     A Rauch-Tung-Striebel pass back over the filter of the model's own method; see `kaffee.filtering.smoother`.
     """
     series = match_series(reconstruction, series, any_step=any_step)
-    return _collect(series, "smoothed", _smooth(reconstruction, series), {})
+    return _collect(series, "smoothed", _smooth(reconstruction, series), {}, reconstruction.scaler.likelihood)
 
 
 def impute(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Estimates:
@@ -83,19 +85,26 @@ def _smooth(reconstruction: Reconstruction, series: Series) -> list[dict[str, np
     model, scaler = reconstruction.model, reconstruction.scaler
     x = batch_recordings(series.standardised(scaler), model.dtype)
     rows = smooth_rows(model, reconstruction.filter, x, jnp.asarray(series.lengths))
-    noise = np.asarray(model.shell.observation_variance(), np.float64)
     smoothed = []
     for row in split_recordings(rows, series.lengths):
         state_mean, state_std, signal_mean, signal_std = (np.asarray(moment, np.float64) for moment in row)
-        arrays = {"mean": scaler.inverse(signal_mean), "std": scaler.inverse_std(signal_std)}
-        arrays["reading_std"] = scaler.inverse_std(np.sqrt(signal_std**2 + noise))
+        mean, std = scaler.signal_moments(signal_mean, signal_std)
+        noise = reading_noise(model.discrete, model.shell.observation_variance(), jnp.asarray(signal_mean))
+        reading_std = np.sqrt(signal_std**2 + np.asarray(noise, np.float64))
+        arrays = {"mean": mean, "std": std, "reading_std": scaler.reading_moments(signal_mean, reading_std)[1]}
         smoothed.append(arrays | {"state_mean": state_mean, "state_std": state_std})
     return smoothed
 
 
-def _collect(series: Series, kind: str, arrays: Sequence[Mapping[str, np.ndarray]], facts: dict[str, Any]) -> Estimates:
+def _collect(
+    series: Series,
+    kind: str,
+    arrays: Sequence[Mapping[str, np.ndarray]],
+    facts: dict[str, Any],
+    likelihood: str = GAUSSIAN,
+) -> Estimates:
     """Put the arrays of every recording beside its times."""
     times = series.times or (None,) * series.num_recordings
-    estimates = tuple(Estimate(series.columns, t, each) for t, each in zip(times, arrays, strict=True))
+    estimates = tuple(Estimate(series.columns, t, each, likelihood) for t, each in zip(times, arrays, strict=True))
     facts = {"recordings": series.num_recordings, "steps": series.num_steps, **facts}
     return Estimates(estimates, kind, facts, series.name, series.origin)

@@ -1,11 +1,19 @@
-"""Counts and binary readings, and readings with noise of their own, against quadrature, optimisers and textbook code."""
+"""Counts, binary readings, and noise of every reading, against quadrature, optimisers and textbook code."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models import directional_differences, inner, make_data, make_model, make_problem, random_direction, textbook_filter
+from models import (
+    directional_differences,
+    inner,
+    make_data,
+    make_model,
+    make_problem,
+    random_direction,
+    textbook_filter,
+)
 from scipy.optimize import minimize
 from scipy.special import gammaln
 from scipy.stats import poisson
