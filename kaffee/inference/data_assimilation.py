@@ -25,10 +25,27 @@ from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.beliefs import Filter
 from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.recursion import Dynamics, Recursion, decode_outcome, locate_fault, step
+from kaffee.metrics.calibration import bin_spread_and_error, histogram_density, relative_ranks
 from kaffee.model.core import Core
 from kaffee.model.discrete import Discrete
 from kaffee.model.observation import LinearObservation, NonlinearObservation, ObservationMap
 from kaffee.model.wrappers import Custom
+
+
+class TwinScores(NamedTuple):
+    """How far an assimilation is from the truth.
+
+    Attributes:
+        rmse, spread: Over the coordinates, at every row; the same size if the filter is honest.
+        spread_skill: (B, 2), root mean square spread and error in bins of rows by spread.
+        rank_histogram: Density of the truth's rank among members, (B,), 1 everywhere if they are alike; None without
+            members.
+    """
+
+    rmse: Float[np.ndarray, " T"]
+    spread: Float[np.ndarray, " T"]
+    spread_skill: Float[np.ndarray, "B 2"]
+    rank_histogram: Float[np.ndarray, " B"] | None
 
 
 class Assimilation(NamedTuple):
@@ -67,6 +84,20 @@ class Assimilation(NamedTuple):
                 "Ranks need members: pass keep_members=True with a filter that has them, such as etkf:24."
             )
         return np.sum(self.members < np.asarray(truth, np.float64)[:, None], axis=1)
+
+    def compare(self, truth: ArrayLike, *, skip: int = 0, bins: int = 10) -> TwinScores:
+        """Compare with the truth of a twin experiment, (T, M), after the first `skip` rows."""
+        states = np.asarray(truth, np.float64)
+        if states.shape != self.mean.shape or not 0 <= skip < len(states):
+            raise DataError(
+                f"The truth has shape {states.shape}; it must be {self.mean.shape}, with more rows than skip = {skip}."
+            )
+        rmse, spread, histogram = self.rmse(states)[skip:], self.spread()[skip:], None
+        if self.members is not None:
+            members = np.swapaxes(self.members[skip:], 0, 1)
+            ranks = relative_ranks(members, states[skip:], np.random.default_rng(0))
+            histogram = histogram_density(ranks, min(bins, len(members) + 1))
+        return TwinScores(rmse, spread, bin_spread_and_error(spread, rmse, bins), histogram)
 
 
 class _Timed(eqx.Module):
