@@ -2,7 +2,8 @@
 
     python -m benchmarks.counts [--seeds 5] [--only filters filters_sparse fit] [--show]
 
-Neuron i fires in each bin of 0.04 units of time with log rate log(mean) + c_i' z, mean 2 or (sparse) 0.2, z the standardised state. Filters:
+Neuron i fires in each bin of 0.04 units of time with log rate log(mean) + c_i' z, z the standardised state, and mean 2
+or, sparse, 0.2. Filters:
 RMSE of the state per coordinate, in units of its standard deviation, after a spin-up; the same flow, beside Gaussian
 filters that read 2 sqrt(x + 3/8), whose noise has variance 1 (Anscombe 1948). Fit: factors of log(x + 1/2) train a
 prior, counts train it on through their likelihood; its free runs beside the truth. Writes `results/counts/NAME.json`.

@@ -26,7 +26,8 @@ class _Sweep(NamedTuple):
     final: Belief
 
 
-def _keep_row(track: Track, row: Row, step: Step) -> Row:
+def keep_row(track: Track, row: Row, step: Step) -> Row:
+    """Keep the moments of a row."""
     return row
 
 
@@ -37,7 +38,7 @@ def sweep(
     x: Float[Array, "T R N"],
     *,
     gate: Gate | None,
-    keep: Callable[[Track, Row, Step], Any] | None = _keep_row,
+    keep: Callable[[Track, Row, Step], Any] | None = keep_row,
     starts: tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]] | None = None,
     initial: Belief | None = None,
     noise: Float[Array, "T R K"] | None = None,

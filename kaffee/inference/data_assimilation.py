@@ -249,6 +249,14 @@ def assimilate(
     )
 
 
+def _take_members(belief: Any) -> Any:
+    """Return equally likely members of a belief; weighted ones are drawn by their weights."""
+    members = getattr(belief, "members", None)
+    if members is None or not hasattr(belief, "log_weights"):
+        return members
+    return jnp.swapaxes(belief.draw(jax.random.wrap_key_data(belief.seeds[0]), members.shape[1]), 0, 1)
+
+
 @eqx.filter_jit
 def _run(
     recursion: Recursion,
@@ -265,7 +273,7 @@ def _run(
         after, before = now.filtered, now.predicted
         moments = (after.mean, jnp.sqrt(after.variances()), before.mean, jnp.sqrt(before.variances()))
         covariance = after.moments().covariance if keep[0] else None
-        members = getattr(after, "members", None) if keep[1] else None
+        members = _take_members(after) if keep[1] else None
         return after, (now.fault, (*moments, now.innovation.nll, covariance, members))
 
     final, (faults, kept) = jax.lax.scan(body, dynamics.initial, rows)
