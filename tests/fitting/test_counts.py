@@ -105,7 +105,7 @@ def test_what_counts_cannot_do_is_said(fitted):
     with pytest.raises(ConfigError, match="not online yet"):
         OnlineFilter(model)
     with pytest.raises(ConfigError, match="no standard deviations"):
-        filter_recordings(model, series, observation_std=series)
+        filter_recordings(model, series, observation_std=Series.from_arrays(np.ones((ROWS, 2))))
     with pytest.raises(ConfigError, match="rung ="):
         update(FitSettings(), {**SMALL, "rung": "auto"})
     with pytest.raises(DataError, match="counts, whole numbers"):
