@@ -72,7 +72,7 @@ def test_rates_come_out_in_counts(fitted):
 
 
 def test_forecasts_and_free_runs_are_counts(fitted):
-    model, series, rates, _ = fitted
+    model, series, *_ = fitted
     (ahead,) = forecast(model, series, 5, members=50)
     assert np.array_equal(ahead.members, np.round(ahead.members))
     (signal,) = forecast(model, series, 5, members=50, observation_noise=False)
