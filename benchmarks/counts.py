@@ -105,7 +105,7 @@ def measure_filters(seed: int, mean: float) -> dict[str, Any]:
         found[name] = {
             "rmse": float(run.rmse(states[1:])[late].mean()),
             "spread": float(run.spread()[late].mean()),
-            "nll": float("nan") if kind == "roots" else float(run.nll[late].mean()) / NEURONS,
+            "nll": None if kind == "roots" else float(run.nll[late].mean()) / NEURONS,
         }
     return found
 
