@@ -65,7 +65,9 @@ CASES = {
     "lorenz96_enkf40": Case(*L96, "enkf:40,inflation=1.06", "0.22"),
     "lorenz96_letkf7": Case(*L96, "letkf:7,inflation=1.04,radius=4,period=40", "0.22"),
     "lorenz63_enkf100": Case(*L63, "enkf:100", "0.55-0.60"),
-    "lorenz63_particle800": Case(*L63, "particle:800,jitter=1.5", "0.28"),
+    "lorenz63_etkf24": Case(*L63, "etkf:24,inflation=1.013", ""),
+    "lorenz63_letkf7": Case(*L63, "letkf:7,inflation=1.04,radius=4", ""),
+    "lorenz63_particle800": Case(*L63, "particle:800,jitter=1,resample_below=0.1", "0.28"),
 }
 
 

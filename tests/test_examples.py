@@ -132,6 +132,13 @@ def test_the_portrait_of_the_henon_map_is_the_known_one():
     assert found.spectrum.maximal == pytest.approx(0.419, abs=4 * found.spectrum.standard_errors[0])
 
 
+def test_a_published_score_of_assimilation_is_within_reach():
+    main = runpy.run_path(str(ROOT / "examples" / "assimilation.py"))["main"]
+    run = main(cycles=150, spin_up=50)
+    assert run.members.shape == (150, 24, 40)
+    assert run.spread()[50:].mean() == pytest.approx(0.19, abs=0.06)
+
+
 def test_no_placeholder_is_left_in_the_docs():
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         found = re.findall(r"\b(?:[A-Z]{3,}_LINE|TODO|FIXME|FINGER|XXX)\b", path.read_text(encoding="utf-8"))

@@ -123,7 +123,11 @@ def _run_core(
     in_order = len(rows) == len(given)
     if reference is None and len(rows) < MIN_ROWS:
         rows, in_order = complete_rows(test)[:MAX_ROWS], False
-    starts = rows[evenly(len(rows), num_runs)] if len(rows) else reconstruction.scaler.mean[None]
+    starts = (
+        rows[evenly(len(rows), num_runs)]
+        if len(rows)
+        else reconstruction.scaler.inverse(np.zeros((1, reconstruction.model.num_observed)))
+    )
     end = max(len(rows), MIN_KEPT)
     varying = ~constant_columns(rows) if len(rows) >= MIN_ROWS else np.zeros(rows.shape[1], bool)
     target = Target(rows, "kernel", spectra=in_order, length=len(rows), columns=varying)

@@ -19,8 +19,9 @@ from kaffee.errors import DataError
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Recursion, predict
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, forecast_ensemble, mask_diverged
-from kaffee.metrics.calibration import coverage
+from kaffee.metrics.calibration import coverage, histogram_density, relative_ranks
 from kaffee.metrics.scores import STD_FLOOR, gaussian_crps, gaussian_nll
+from kaffee.model.discrete import reading_noise
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.autoregression import hold_readings
 
@@ -134,14 +135,18 @@ def carry_ahead(run: FilterPass, num_steps: int, recursion: Recursion | None = N
 def _gaussian_forecast(run: FilterPass, horizons: Sequence[int]) -> _Forecast:
     """Forecast readings at `horizons` by the covariance recursion; exact for a linear core, and for any at one step."""
     (mean, variance), chosen = carry_ahead(run, max(horizons)), list(horizons)
-    noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
-    return _Forecast(mean[:, chosen], np.sqrt(variance[:, chosen] + noise))
+    model = run.reconstruction.model
+    noise = reading_noise(model.discrete, model.shell.observation_variance(), jnp.asarray(mean[:, chosen]))
+    return _Forecast(mean[:, chosen], np.sqrt(variance[:, chosen] + np.asarray(noise, np.float64)))
 
 
-def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *, seed: int) -> tuple[_Forecast, int]:
+def _ensemble_forecast(
+    run: FilterPass, horizons: Sequence[int], members: int, *, seed: int
+) -> tuple[_Forecast, int, Moments]:
     """Forecast readings at `horizons` by the moments of ensembles; also count the members that left the attractor.
 
-    Those are left out from where they left, as in `kaffee.inference.forecast`; with fewer than two others NaN.
+    Those are left out from where they left, as in `kaffee.inference.forecast`; with fewer than two others NaN. Also
+    returns the relative rank of each reading among the members, NaN where one of them left.
     """
     model, beliefs, longest, S = run.reconstruction.model, run.beliefs, max(horizons), len(run.starts.rows)
     chunk = max(1, min(S, MAX_NUMBERS // (members * longest * model.num_observed)))
@@ -150,6 +155,8 @@ def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *
     keys = jax.random.split(jax.random.key(seed), len(order))
     steps, diverged, moments = np.array(horizons) - 1, 0, []
     inputs = run.inputs_ahead(longest)
+    readings = np.stack([run.starts.ahead(run.standard, h) for h in horizons], axis=1)
+    rng, ranks = np.random.default_rng(seed), []
     for i, (key, index) in enumerate(zip(keys, order, strict=True)):
         some = jax.tree.map(lambda a, index=index: a[index], beliefs)
         u = None if inputs is None else inputs[index]
@@ -160,19 +167,21 @@ def _ensemble_forecast(run: FilterPass, horizons: Sequence[int], members: int, *
         kept, count = np.where(gone, 0.0, values[:, :, steps]), (~gone).sum(axis=0)
         mean = kept.sum(axis=0) / np.maximum(count, 1)
         squares = np.where(gone, 0.0, (kept - mean) ** 2).sum(axis=0)
+        ranks.append(relative_ranks(np.where(gone, np.nan, values[:, :, steps]), readings[index], rng))
         moments.append([np.where(count > 1, m, np.nan) for m in (mean, np.sqrt(squares / np.maximum(count - 1, 1)))])
-    return _Forecast(*(np.concatenate(parts)[:S] for parts in zip(*moments, strict=True))), diverged
+    made = _Forecast(*(np.concatenate(parts)[:S] for parts in zip(*moments, strict=True)))
+    return made, diverged, np.concatenate(ranks)[:S]
 
 
 def _forecast_by_ensemble(
     run: FilterPass, horizons: Sequence[int], members: int, *, seed: int
-) -> tuple[_Forecast, int]:
-    """Forecast by the filter at one step and by an ensemble beyond; also count the members that left."""
-    own, diverged = _ensemble_forecast(run, horizons, members, seed=seed)
-    if horizons[0] == 1:
+) -> tuple[_Forecast, int, Float[np.ndarray, "S H N"]]:
+    """Forecast by the filter at one step and by an ensemble beyond; also count the members that left, and rank."""
+    own, diverged, ranks = _ensemble_forecast(run, horizons, members, seed=seed)
+    if horizons[0] == 1 and run.reconstruction.model.discrete is None:
         first = _gaussian_forecast(run, (1,))
         own.mean[:, 0], own.std[:, 0] = first.mean[:, 0], first.std[:, 0]
-    return own, diverged
+    return own, diverged, ranks
 
 
 def forecast_at(run: FilterPass, horizons: Sequence[int], members: int, seed: int, *, exact: bool) -> _Forecast:
@@ -219,6 +228,9 @@ class Scores:
         methods: Scores at every horizon; "surrogate" and the baselines (older certificates have no "analogue").
         diverged_members: How many left the attractor before the longest horizon, of members x starts.
         over_climatology: As `skill`, against climatology alone: where forecasts know nothing any more.
+        spread: Root mean variance of the surrogate's forecasts at every horizon, standardised; beside its RMSE.
+        rank_histogram: Density of the rank of readings among ensemble members at every horizon: 1 in every bin if
+            they are drawn alike, horns if the ensemble is too narrow, a hump if it is too wide.
     """
 
     horizons: tuple[int, ...]
@@ -229,6 +241,8 @@ class Scores:
     members: int
     diverged_members: int
     over_climatology: list[_Skill] = field(default_factory=list)
+    spread: list[float] = field(default_factory=list)
+    rank_histogram: list[list[float]] = field(default_factory=list)
 
 
 def _score_gaussian(y: Entries, mean: Entries, std: Entries, mask: Mask, scale: Float[np.ndarray, " N"]) -> _Score:
@@ -280,7 +294,7 @@ def score_forecasts(
     standardised.
     """
     horizons, starts = tuple(sorted(set(horizons))), run.starts
-    own, diverged = _forecast_by_ensemble(run, horizons, members, seed=seed)
+    own, diverged, ranks = _forecast_by_ensemble(run, horizons, members, seed=seed)
     forecasts = {
         SURROGATE: own,
         "persistence": _persistence(train, run.standard, starts, horizons),
@@ -299,7 +313,9 @@ def score_forecasts(
             raise DataError(f"{run.series.label}: no start is followed by a reading, so nothing can be scored.")
         nlls = {}
         for name, (mean, std) in forecasts.items():
-            methods[name].append(_score_gaussian(y, mean[:, i], std[:, i], mask, run.reconstruction.scaler.scale))
+            methods[name].append(
+                _score_gaussian(y, mean[:, i], std[:, i], mask, np.exp(run.reconstruction.scaler.log_scale))
+            )
             nlls[name] = gaussian_nll(np.where(mask, y, 0.0), mean[:, i], np.maximum(std[:, i], STD_FLOOR))
         surrogate = nlls.pop(SURROGATE)
         totals = {name: float(np.sum(nll[mask])) for name, nll in nlls.items()}
@@ -307,7 +323,11 @@ def score_forecasts(
         for found, name in ((skill, best), (over_climatology, "climatology")):
             found.append(_Skill(name, *block_mean(nlls[name] - surrogate, mask, blocks)))
     times = tuple(h * run.reconstruction.dt for h in horizons)
-    return Scores(horizons, times, methods, skill, len(starts.rows), members, diverged, over_climatology)
+    spread = [float(np.sqrt(np.nanmean(own.std[:, i] ** 2))) for i in range(len(horizons))]
+    histogram = [histogram_density(ranks[:, i]).tolist() for i in range(len(horizons))]
+    return Scores(
+        horizons, times, methods, skill, len(starts.rows), members, diverged, over_climatology, spread, histogram
+    )
 
 
 @dataclass(frozen=True)

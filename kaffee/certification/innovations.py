@@ -104,6 +104,23 @@ def _keep_whitened(track: Track, row: Row, step: Step) -> tuple[Row, Float[Array
     return row, jnp.where(scored, step.innovation.whitened, jnp.nan)
 
 
+def _randomised_scores(run: "FilterPass") -> list[Float[np.ndarray, "T N"]]:
+    """Turn counts or binary readings into numbers that are standard normal if their predictions are right.
+
+    u = Phi^-1(v), v drawn evenly between P(X < x) and P(X <= x) (Smith 1985; Czado, Gneiting and Held 2009): bands,
+    coverage and PIT of u are those of randomised intervals of the counts themselves.
+    """
+    discrete, rng, scores = run.reconstruction.model.discrete, np.random.default_rng(0), []
+    assert discrete is not None
+    for x, row in zip(run.standard, run.rows, strict=True):
+        mean, std = (jnp.asarray(each) for each in (row.reading_mean, row.reading_std))
+        variance = jnp.maximum(std**2 - discrete.noise_variance(mean), 0.0)
+        low, high, _ = (np.asarray(a, np.float64) for a in discrete.cumulative(jnp.asarray(x), mean, variance))
+        v = low + (high - low) * rng.uniform(size=low.shape)
+        scores.append(ndtri(np.clip(v, 1e-9, 1.0 - 1e-9)))
+    return scores
+
+
 def filter_pass(reconstruction: Reconstruction, series: Series, starts: Starts) -> FilterPass:
     """Filter a series whose columns are the model's, and keep the beliefs at `starts`.
 
@@ -196,7 +213,8 @@ class Residuals:
         nll, nll_standard: -log p per entry given the past, in data units and in standardised ones.
         bias, bias_errors: Mean of v_i / sqrt(Omega_ii) of each coordinate, and its standard error if they are white.
         nis, nis_band: Mean of v' Omega^-1 v per entry, and where it lies with probability 95 % if calibrated, around 1.
-        nis_each: Mean of v_i^2 / Omega_ii.
+        nis_each: Mean of v_i^2 / Omega_ii. Of counts and binary readings, this, `nis`, `bias`, `pit` and coverage are
+            those of randomised scores, and `nll` is minus a log probability.
         pit, ks: Histogram density of Phi(v_i / sqrt(Omega_ii)) over equal bins, and its distance from uniform.
         coverage, coverage_each: Share of entries inside their central band, by level, and at `JUDGED`.
         curve_levels, curve: The same at many levels: the reliability curve.
@@ -241,9 +259,12 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
             f"{run.series.label}: {total} readings can be scored{after}; at least {least} are needed. Hold out more."
         )
     standardised, nis, nll = [], 0.0, 0.0
-    for x, row, mask in zip(run.standard, run.rows, scored, strict=True):
+    discrete = run.reconstruction.model.discrete is not None
+    randomised = _randomised_scores(run) if discrete else [None] * len(scored)
+    for x, row, mask, u in zip(run.standard, run.rows, scored, randomised, strict=True):
         v = x - np.asarray(row.reading_mean, np.float64)
-        standardised.append(np.where(mask, v / np.asarray(row.reading_std, np.float64), np.nan))
+        marginal = v / np.asarray(row.reading_std, np.float64) if u is None else u
+        standardised.append(np.where(mask, marginal, np.nan))
         rows = mask.any(axis=1)
         nis += float(np.sum(row.nis[rows], dtype=np.float64))
         nll += float(np.sum(row.nll[rows], dtype=np.float64))
@@ -264,11 +285,11 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
         counts=counts,
         num_independent=float(total**2 / np.sum(seen.sum(axis=1) ** 2)),
         num_restarts=sum(int(np.asarray(row.restarted)[1:].sum()) for row in run.rows),
-        nll=nll / total + float(np.log(run.reconstruction.scaler.scale) @ counts) / total,
+        nll=nll / total + float(run.reconstruction.scaler.log_scale @ counts) / total,
         nll_standard=nll / total,
         bias=of_each(np.mean),
         bias_errors=of_each(lambda values: len(values) ** -0.5),
-        nis=nis / total,
+        nis=float(np.mean(pooled**2)) if discrete else nis / total,
         nis_band=(float(chdtri(total, 0.975)) / total, float(chdtri(total, 0.025)) / total),
         nis_each=of_each(lambda values: float(np.mean(values**2))),
         pit=np.histogram(ndtr(pooled), bins=NUM_BINS, range=(0.0, 1.0))[0] * NUM_BINS / total,

@@ -11,6 +11,7 @@ from functools import partial
 from math import nan
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import rankdata
@@ -21,6 +22,7 @@ from kaffee.errors import DataError
 from kaffee.filtering.recursion import Recursion
 from kaffee.metrics.calibration import student_limit
 from kaffee.metrics.scores import spearman
+from kaffee.model.discrete import reading_noise
 
 NUM_BINS, NUM_DRAWS, NUM_FOLDS = 10, 10, 10
 MIN_ENTRIES = 100
@@ -221,11 +223,14 @@ def spread_growth(run: FilterPass, horizons: Sequence[int], *, seed: int) -> Spr
     recursion = run.reconstruction.filter
     tied = Recursion(filter=recursion.filter)
     own = None if recursion.transport else carry_ahead(run, max(horizons), tied)[1]
-    noise = np.asarray(run.reconstruction.model.shell.observation_variance(), np.float64)
+    model = run.reconstruction.model
+    noise = np.asarray(
+        reading_noise(model.discrete, model.shell.observation_variance(), jnp.asarray(means)), np.float64
+    )
     rng = np.random.default_rng(seed)
     spreads = []
     for h in horizons:
-        variance = variances[:, h] + noise
+        variance = variances[:, h] + (noise if model.discrete is None else noise[:, h])
         with np.errstate(divide="ignore", invalid="ignore"):
             growth = np.log(variances[:, h]) - np.log(variances[:, 0])
         finite = np.isfinite(means[:, h]) & np.isfinite(variance) & np.isfinite(growth)

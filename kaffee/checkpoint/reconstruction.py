@@ -22,9 +22,10 @@ from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
 from kaffee.model.core import Core
+from kaffee.model.discrete import Discrete
 from kaffee.model.inputs import Driven, drive
 from kaffee.model.observation import LinearObservation, ObservationMap, Projection
-from kaffee.model.statespace import Climate, Shell, StateSpaceModel
+from kaffee.model.statespace import LOG_STD_BOUND, Climate, Shell, StateSpaceModel
 from kaffee.model.wrappers import CORE_TYPES, Confined, Custom, as_core
 from kaffee.records import read_json, read_record, versions, write_record
 
@@ -111,6 +112,8 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
         meta["filter"] = reconstruction.filter_name
     if reconstruction.inputs:
         meta["inputs"] = list(reconstruction.inputs)
+    if model.shell.bound != LOG_STD_BOUND:
+        meta["log_std_bound"] = model.shell.bound
     return write_record(Path(folder), "model", named_arrays(model), meta).parent
 
 
@@ -187,6 +190,9 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         raise CheckpointError(f"Unknown observation type {seen['type']!r:.80}.")
     if driven and sum(array.shape == (M, driven) for array in arrays.values()) < 1:
         raise CheckpointError(f"No stored array has the shape ({M}, {driven}) of the map of {driven} inputs.")
+    bound = meta.get("log_std_bound", LOG_STD_BOUND)
+    if type(bound) not in (int, float) or not LOG_STD_BOUND <= bound < math.inf:
+        raise CheckpointError(f"'log_std_bound' must be a number from {LOG_STD_BOUND:g}, not {bound!r:.80}.")
     if entry["type"] != "custom":  # a core of one's own may hold what it likes
         _check_weights(arrays)
     # Building a skeleton takes time in proportion to its sizes; none exceeds the number of weights.
@@ -210,7 +216,10 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         climate = None
         if "climate.mean" in arrays:
             climate = Climate(jnp.zeros(M), jnp.zeros((M, M)), jnp.zeros(arrays["climate.states"].shape))
-        return StateSpaceModel(core, Shell(jnp.zeros(M), jnp.zeros(N)), observation, jnp.zeros((M, N)), climate)
+        shell = Shell(jnp.zeros(M), jnp.zeros(N), float(bound))
+        kind = meta["scaler"].get("likelihood")
+        discrete = Discrete(jnp.zeros(N), jnp.zeros(N), kind) if "discrete.offset" in arrays else None
+        return StateSpaceModel(core, shell, observation, jnp.zeros((M, N)), climate, discrete)
 
     return eqx.filter_eval_shape(build)
 

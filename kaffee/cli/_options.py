@@ -42,6 +42,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")]
 OwnCore = Annotated[
     str | None, typer.Option("--core", help="FILE.py:FUNCTION that builds your own core, for models that have one.")
 ]
+StdColumns = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns with the standard deviation of each reading, in the order of the model's columns, separated by "
+        "commas; they take the place of the model's observation noise."
+    ),
+]
 FilterName = Annotated[
     str | None,
     typer.Option(
@@ -117,6 +124,15 @@ class RecordingOptions:
         options = reading_options(self.time_column, self.recording_column, self.time_tolerance, self.decimal)
         options["frequency"] = model_frequency(reconstruction)
         return read_series([str(file)], columns=list(reconstruction.inputs), **options)
+
+    def read_noise(self, files: list[str], columns: str | None) -> "Series | None":
+        """Read the columns that hold standard deviations of readings, in the order of the model's columns."""
+        from kaffee.data.reading import read_series
+
+        if columns is None:
+            return None
+        options = reading_options(self.time_column, self.recording_column, self.time_tolerance, self.decimal)
+        return read_series(files, columns=[name.strip() for name in columns.split(",")], **options)
 
 
 def reading_options(

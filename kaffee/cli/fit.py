@@ -74,6 +74,9 @@ def _fit(
         ),
     ] = None,
     by: FilterName = None,
+    likelihood: Annotated[
+        str | None, typer.Option(help="poisson for counts, bernoulli for zeros and ones.", show_default="gaussian")
+    ] = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's settings for Lorenz-96, not those that the data suggest.")
     ] = False,
@@ -114,6 +117,7 @@ def _fit(
         "rung": rung,
         "core": None if core is None else {"start": absolute(core)},
         "adaptation": None if by is None else {"filter": by},
+        "readings": None if likelihood in (None, "gaussian") else {"likelihood": likelihood},
     }
     given = merge(given, {key: value for key, value in shortcuts.items() if value is not None})
     settings = update(FitSettings(), given)

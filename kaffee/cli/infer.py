@@ -47,6 +47,7 @@ def _filter(
         typer.Option("--skip-broken", help="With --follow: a broken line is no step, even where no line has a time."),
     ] = False,
     by: options.FilterName = None,
+    std_columns: options.StdColumns = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -68,8 +69,10 @@ def _filter(
     if follow:
         if files or output is not None:
             raise ConfigError("--follow reads standard input and writes standard output; leave out files and -o.")
-        if reading.columns is not None or reading.recording_column is not None or latent:
-            raise ConfigError("--columns, --recording-column and --latent are for files; leave them out with --follow.")
+        if reading.columns is not None or reading.recording_column is not None or latent or std_columns is not None:
+            raise ConfigError(
+                "--columns, --recording-column, --std-columns and --latent are for files; leave them out with --follow."
+            )
         timed = reading.time_column != "none"
         how: dict[str, Any] = {"skip_broken": skip_broken, "levels": options.parse_levels(quantiles or "")}
         how |= {"any_step": reading.any_step or not timed, "time_column": reading.time_column if timed else None}
@@ -83,7 +86,8 @@ def _filter(
     model, series = _open(run, files, output, reading, core, by)
     if max(series.lengths) < 2:
         raise DataError(f"{series.label}: one row anchors the filter, so two are the least that it can filter.")
-    estimates = filter_recordings(model, series, **believed, any_step=reading.any_step)
+    noise = reading.read_noise(files, std_columns)
+    estimates = filter_recordings(model, series, **believed, any_step=reading.any_step, observation_std=noise)
     facts, nll = estimates.describe(), estimates.facts["nll"]
     sentence = "no reading to score" if nll is None else f"NLL {nll:.3f} {NLL_UNIT}"
     write_table(estimates.to_series(levels, latent=latent), output, facts, json=json, sentence=sentence)
@@ -140,6 +144,7 @@ def _smooth(
     quantiles: options.Quantiles = "0.05,0.95",
     latent: options.Latent = False,
     by: options.FilterName = None,
+    std_columns: options.StdColumns = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -151,7 +156,8 @@ def _smooth(
 
     levels = options.parse_levels(quantiles)
     model, series = _open(run, files, output, reading, core, by)
-    estimates = recordings.smooth(model, series, any_step=reading.any_step)
+    noise = reading.read_noise(files, std_columns)
+    estimates = recordings.smooth(model, series, any_step=reading.any_step, observation_std=noise)
     table = estimates.to_series(levels, latent=latent)
     write_table(table, output, estimates.describe(), json=json, sentence="given all readings")
 

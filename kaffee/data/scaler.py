@@ -1,17 +1,42 @@
 """Standardisation of coordinates, carried with the model and inverted on output."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from kaffee.data.validation import as_float64, check_observed, quoted
-from kaffee.errors import DataError
+from kaffee.errors import ConfigError, DataError, unknown
 
 if TYPE_CHECKING:
     from kaffee.data.series import Series
+
+
+GAUSSIAN = "gaussian"
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+LIKELIHOODS = (GAUSSIAN, "poisson", "bernoulli")
+"""What readings can be: numbers with Gaussian noise, counts, zeros and ones."""
+
+
+def encode_discrete(x: Float[np.ndarray, "... N"], likelihood: str) -> Float[np.ndarray, "... N"]:
+    """Encode counts as log(x + 1/2), zeros and ones as -log 3 and log 3; NaN stays missing.
+
+    >>> encode_discrete(np.array([0.0, 2.0]), "poisson").round(3).tolist()
+    [-0.693, 0.916]
+    """
+    if likelihood not in LIKELIHOODS:
+        raise ConfigError(unknown("likelihood", likelihood, LIKELIHOODS))
+    if likelihood == GAUSSIAN:
+        return x
+    binary, seen = likelihood == "bernoulli", np.asarray(x, np.float64)[~np.isnan(x)]
+    bad = seen[(seen < 0) | (seen != np.round(seen)) | (seen > (1 if binary else 1e6))]
+    if bad.size:
+        wanted = "0 or 1" if binary else "counts, whole numbers from 0 to a million"
+        raise DataError(f"Readings of the likelihood {likelihood} are {wanted}; got {bad[0]:g}.")
+    return np.log(3.0) * (2.0 * x - 1.0) if binary else np.log(x + 0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +44,9 @@ class Scaler:
     r"""The map $x \mapsto (x - \mathrm{mean}) / \mathrm{scale}$ for each coordinate, and its inverse.
 
     Works on NumPy and JAX arrays alike and keeps their dtype: mean and scale (N,), in data units, are cast to it.
-    Two scalers with the same numbers are equal and have the same hash. `inputs` is the scaler of known inputs.
+    Two scalers with the same numbers are equal and have the same hash. `inputs` is the scaler of known inputs. Counts
+    and binary readings are encoded first (`encode_discrete`, in NumPy); mean and scale are then those of log rates or
+    log odds.
 
     >>> scaler = Scaler(mean=[1.0, 2.0], scale=[2.0, 4.0])
     >>> scaler.transform(np.array([[3.0, 2.0]])).tolist()
@@ -29,8 +56,11 @@ class Scaler:
     mean: Float[np.ndarray, " N"]
     scale: Float[np.ndarray, " N"]
     inputs: "Scaler | None" = None
+    likelihood: str = GAUSSIAN
 
     def __post_init__(self) -> None:
+        if self.likelihood not in LIKELIHOODS:
+            raise ConfigError(unknown("likelihood", self.likelihood, LIKELIHOODS))
         mean, scale = as_float64(self.mean, "scaler mean"), as_float64(self.scale, "scaler scale")
         if mean.ndim != 1 or mean.shape != scale.shape or not mean.size:
             shapes = f"given {mean.shape} and {scale.shape}"
@@ -42,9 +72,13 @@ class Scaler:
         self.__dict__.update(mean=mean, scale=scale)
 
     @classmethod
-    def fit(cls, series: "Series") -> "Scaler":
+    def fit(cls, series: "Series", likelihood: str = GAUSSIAN) -> "Scaler":
         """Take mean and standard deviation (ddof 0) of the observed values; refuse constant and unobserved columns."""
         check_observed(series.recordings, series.columns, series.label)
+        if likelihood != GAUSSIAN:
+            encoded = tuple(encode_discrete(values, likelihood) for values in series.recordings)
+            known = cls.fit(replace(series, recordings=encoded))
+            return cls(known.mean, known.scale, known.inputs, likelihood)
         low = np.fmin.reduce([np.fmin.reduce(values, axis=0) for values in series.recordings])
         high = np.fmax.reduce([np.fmax.reduce(values, axis=0) for values in series.recordings])
         # Powers of two are exact and keep the squares of very large or small values in range.
@@ -84,12 +118,56 @@ class Scaler:
     def transform(self, x: Any) -> Any:
         """Convert data units (..., N) to standard units."""
         x = self._floating(x)
+        if self.discrete:
+            x = encode_discrete(np.asarray(x), self.likelihood)
         return (x - _align(self.mean, x)) / _align(self.scale, x)
 
     def inverse(self, x: Any) -> Any:
-        """Convert standard units (..., N) to data units."""
+        """Convert standard units (..., N) to data units; what was encoded comes back as whole numbers."""
+        t = self._unscale(x)
+        if self.likelihood == "poisson":
+            return np.maximum(np.round(np.exp(t) - 0.5), 0.0)
+        return np.where(np.isnan(t), t, t > 0) if self.discrete else t
+
+    def inverse_signal(self, x: Any) -> Any:
+        """Convert a signal in standard units to data units: itself, or the rate or probability that it stands for."""
+        t = self._unscale(x)
+        return t if not self.discrete else np.exp(t) if self.likelihood == "poisson" else 1.0 / (1.0 + np.exp(-t))
+
+    def _unscale(self, x: Any) -> Any:
         x = self._floating(x)
         return x * _align(self.scale, x) + _align(self.mean, x)
+
+    @property
+    def discrete(self) -> bool:
+        """Tell whether readings are counts or binary."""
+        return self.likelihood != GAUSSIAN
+
+    @property
+    def log_scale(self) -> Float[np.ndarray, " N"]:
+        """Return what log densities lose from standard to data units; probabilities of whole numbers lose nothing."""
+        return np.zeros_like(self.scale) if self.discrete else np.log(self.scale)
+
+    def signal_moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
+        """Convert mean and standard deviation of a normal signal to those of what it stands for, in data units."""
+        if not self.discrete:
+            return self.inverse(mean), self.inverse_std(std)
+        values = self.inverse_signal(mean[..., None, :] + std[..., None, :] * _NODES[:, None])
+        first = np.einsum("q,...qn->...n", _WEIGHTS, values)
+        return first, np.sqrt(np.einsum("q,...qn->...n", _WEIGHTS, (values - first[..., None, :]) ** 2))
+
+    def reading_moments(self, mean: Any, std: Any) -> tuple[Any, Any]:
+        """Convert the moments of a predicted reading (`gated.Row.reading_mean`, `reading_std`) to data units.
+
+        Of counts with rate r, E x = E r and Var x = E r + Var r.
+        """
+        if not self.discrete:
+            return self.inverse(mean), self.inverse_std(std)
+        at = self.inverse_signal(mean)
+        weight = np.maximum(at if self.likelihood == "poisson" else at * (1.0 - at), 1e-6)
+        signal = np.sqrt(np.maximum(std**2 - 1.0 / (self.scale**2 * weight), 0.0))
+        first, spread = self.signal_moments(mean, signal)
+        return first, np.sqrt(first + spread**2 if self.likelihood == "poisson" else first * (1.0 - first))
 
     def inverse_std(self, std: Any) -> Any:
         """Convert standard deviations (..., N) in standard units to data units."""
@@ -98,8 +176,9 @@ class Scaler:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists for JSON; `from_dict` restores the very same bits."""
-        inputs = {} if self.inputs is None else {"inputs": self.inputs.to_dict()}
-        return {"mean": self.mean.tolist(), "scale": self.scale.tolist(), **inputs}
+        more: dict[str, Any] = {} if self.inputs is None else {"inputs": self.inputs.to_dict()}
+        more |= {"likelihood": self.likelihood} if self.discrete else {}
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist(), **more}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Scaler":
@@ -107,7 +186,7 @@ class Scaler:
         if missing := {"mean", "scale"} - set(data):
             raise DataError(f"A stored scaler needs the keys 'mean' and 'scale'; missing: {sorted(missing)}.")
         inputs = None if data.get("inputs") is None else cls.from_dict(data["inputs"])
-        return cls(data["mean"], data["scale"], inputs)
+        return cls(data["mean"], data["scale"], inputs, data.get("likelihood", GAUSSIAN))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scaler) and self._key() == other._key()
@@ -116,7 +195,7 @@ class Scaler:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return self.mean.tobytes(), self.scale.tobytes(), self.inputs
+        return self.mean.tobytes(), self.scale.tobytes(), self.inputs, self.likelihood
 
     def _floating(self, x: Any) -> Any:
         if not hasattr(x, "dtype") or (isinstance(x, np.ndarray) and x.dtype.kind in "iu"):

@@ -94,10 +94,12 @@ def _backward(
     trained: Any = arrays if with_core else None
 
     def body(carry: Dynamics, inputs: Any) -> tuple[Dynamics, None]:
-        (previous, innovation), mask, weight, noise, driven_by = inputs
+        (previous, innovation), mask, weight, noise, driven_by, given = inputs
         predicted_bar, variance_bar = _pull_back_update(
             recursion, innovation, mask, observations.observation, weight, carry.initial
         )
+        # A reading with a variance of its own does not depend on Lambda.
+        variance_bar = variance_bar if given is None else jnp.where(jnp.isnan(given), variance_bar, 0.0)
         # Rounding leaves an antisymmetric part, which the formulas do not expect and expanding modes amplify: without
         # this line gradients of a delay model of Lorenz-63 were a million times too large in float32.
         asymmetric = predicted_bar.covariance
@@ -130,6 +132,7 @@ def _backward(
         zeros.initial.covariance if P_bar is None else 0.5 * (P_bar + P_bar.mT),
     )
     weights = jnp.zeros_like(residuals[1].nll) if terms_bar.nll is None else terms_bar.nll
-    xs = (residuals, observations.mask, weights, observations.noise, observations.inputs)
+    more = (observations.noise, observations.inputs, observations.variance)
+    xs = (residuals, observations.mask, weights, *more)
     result, _ = jax.lax.scan(body, zeros._replace(initial=last), xs, reverse=True)
     return result if with_core else result._replace(core=jax.tree.map(lambda _: None, arrays))

@@ -7,7 +7,8 @@ a belief is represented, so that a new filter is one file: these two classes and
 """
 
 from abc import abstractmethod
-from typing import Any, Protocol, runtime_checkable
+from math import pi
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -16,7 +17,11 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, assimilate, innovate
 from kaffee.model.core import Core, Covariances, States
+from kaffee.model.discrete import Discrete
 from kaffee.model.observation import ObservationMap
+
+# Of Newton's method to the mode of a belief given counts; what is left after them is below 1e-6 nats in our tests.
+NEWTON_STEPS = 3
 
 
 @runtime_checkable
@@ -85,6 +90,47 @@ class Filter(eqx.Module):
     def is_definite(self, scored: Any) -> Array:
         """Tell for each window whether what the score was computed from is finite."""
         return jnp.isfinite(jnp.sum(scored.whitened, axis=1))
+
+    def score_discrete(
+        self, predicted: Any, y: Readings, mask: Seen, observation: ObservationMap, likelihood: Discrete
+    ) -> "DiscreteScore":
+        """Compare a predicted belief with counts or binary readings, by Laplace's approximation.
+
+        The reading is replaced by a Gaussian pseudo-reading of the signal, the second-order expansion of log p(x | s)
+        at the mode of the filtered belief, which a few steps of Newton's method find:
+
+            -log p(x) = -log int N(y~; s, R~) p(s) ds - sum_i [log p(x_i | s_i*) - log N(y~_i; s_i*, R~_i)]
+
+        Each step is an update of the filter itself, so that this holds for any Gaussian or ensemble filter.
+        """
+        signal = observation.observe(predicted.mean)
+        pseudo, variance = likelihood.site(y, signal)
+        first: Any = self.score(predicted, jnp.where(mask, pseudo, 0.0), mask, observation, variance)
+
+        def newton(at: Readings, _: None) -> tuple[Readings, None]:
+            pseudo, variance = likelihood.site(y, at)
+            now = self.score(predicted, jnp.where(mask, pseudo, 0.0), mask, observation, variance)
+            return likelihood.damp(at, observation.observe(self.assimilate(predicted, now).mean)), None
+
+        at = likelihood.mode(y, signal, predicted.signal_variance(observation))
+        at, _ = jax.lax.scan(newton, at, None, length=NEWTON_STEPS)
+        pseudo, variance = likelihood.site(y, at)
+        now: Any = self.score(predicted, jnp.where(mask, pseudo, 0.0), mask, observation, variance)
+        normal = -0.5 * ((pseudo - at) ** 2 / variance + jnp.log(2.0 * pi * variance))
+        excess = jnp.where(mask, likelihood.log_density(y, at) - normal, 0.0)
+        return DiscreteScore(first.residual, first.whitened, now.nll - jnp.sum(excess, axis=1), now)
+
+
+class DiscreteScore(NamedTuple):
+    """A comparison with counts or binary readings: numbers linearised at the prediction, -log p(x), and the update.
+
+    `by` is the score of the last pseudo-readings, which the filter assimilates.
+    """
+
+    residual: Readings
+    whitened: Readings
+    nll: Float[Array, " W"]
+    by: Any
 
 
 class Dense(Filter):

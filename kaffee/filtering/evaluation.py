@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -99,6 +100,7 @@ class FreeRunEvaluation:
         noise: Standard deviation of the observation noise that runs with the shell off lack; None if it is on.
         as_readings: Whether they are compared with it.
         repeats: Whether inputs repeat themselves within a run, so that a run that does so may be right.
+        readings: Counts or binary readings drawn from the runs, in place of noise, to be compared with data.
     """
 
     model: StateSpaceModel
@@ -110,6 +112,7 @@ class FreeRunEvaluation:
     noise: Float[np.ndarray, " N"] | None = None
     as_readings: bool = False
     repeats: bool = False
+    readings: Float[np.ndarray, "S T N"] | None = None
 
     @property
     def num_diverged(self) -> int:
@@ -119,6 +122,8 @@ class FreeRunEvaluation:
     @cached_property
     def distances(self) -> list[AttractorDistances]:
         """The distances of the runs that did not diverge."""
+        if self.readings is not None:
+            return self.target.measure(self.readings)
         if self.noise is None or not self.as_readings or not len(self.observations):
             return self.target.measure(self.observations)
         rng, unit = np.random.default_rng(0), self.target.rows.std(axis=0)
@@ -193,12 +198,17 @@ def evaluate_free_runs(
     diverged_at = np.asarray(run.diverged_at)
     stays = diverged_at == 0
     observations = np.asarray(run.observations, np.float64)[stays]
-    observations = observations if scaler is None else scaler.inverse(observations)
+    readings = None
+    if model.discrete is not None and key is None and as_readings:
+        drawn = np.asarray(model.discrete.draw(jax.random.key(0), run.observations), np.float64)[stays]
+        readings = drawn if scaler is None else scaler.inverse(drawn)
+    if scaler is not None:
+        observations = scaler.inverse_signal(observations) if key is None else scaler.inverse(observations)
     noise = None
     if key is None:
         std = np.sqrt(np.asarray(model.shell.observation_variance(), np.float64))
-        noise = np.minimum(std if scaler is None else std * scaler.scale, target.noise_bound)
+        noise = np.minimum(std if scaler is None or scaler.discrete else std * scaler.scale, target.noise_bound)
     clipped = np.asarray(run.clipped, np.float64)[stays]
     repeats = inputs is not None and len(inputs.rows) < num_steps
     known = (model, target, observations, run.states[stays], diverged_at, clipped)
-    return FreeRunEvaluation(*known, noise, as_readings, repeats)
+    return FreeRunEvaluation(*known, noise, as_readings, repeats, readings)

@@ -15,7 +15,8 @@ from kaffee.data.validation import check_count
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import make_dynamics, start_belief, start_step
-from kaffee.filtering.recursion import Recursion, Step, predict, update
+from kaffee.filtering.recursion import Recursion, Step, choose_variance, predict, update
+from kaffee.model.discrete import reading_noise
 from kaffee.model.statespace import StateSpaceModel
 
 # Readings this many standard deviations of the training data away carry no information and overflow float32.
@@ -122,6 +123,7 @@ def advance(
     track: Track,
     x: Float[Array, "W D"],
     noise: Float[Array, "W K"] | None = None,
+    variance: Float[Array, "W N"] | None = None,
 ) -> tuple[Track, Row, Step]:
     """Filter one row of readings for a batch of tracks; NaN is missing. Compilation drops what is not used of it.
 
@@ -135,13 +137,15 @@ def advance(
         x: Readings, and after them the inputs of a model that takes any, which are never missing.
         gate: None for the bare recursion: every reading is believed, and nothing restarts.
         noise: The realisation of the core's internal noise; None for none of it.
+        variance: Of the readings, in place of Lambda; NaN, or None for all: Lambda.
     """
     x, inputs = model.split(x)
     observation, dynamics = model.observation, make_dynamics(model, track.belief)
-    Gamma, Lambda = dynamics.process_variance, dynamics.observation_variance
-    core = model.core.given(noise, inputs)
+    Gamma, core = dynamics.process_variance, model.core.given(noise, inputs)
     predicted = predict(core, Gamma, track.belief, transport=recursion.transport, by=recursion.filter)
     predicted_signal = predicted.signal_variance(observation)
+    Lambda = choose_variance(dynamics.observation_variance, variance)
+    Lambda = reading_noise(model.discrete, Lambda, observation.observe(predicted.mean))
     present = ~jnp.isnan(x)
     if gate is None:
         accepted = present
@@ -152,7 +156,7 @@ def advance(
         believed = within | (track.rejections >= gate.patience) | ~(track.started & finite)[:, None]
         accepted = present & jnp.isfinite(x) & (jnp.abs(x) < ABSURD) & believed
     used = jnp.where(accepted, x, 0.0)
-    now = update(recursion, dynamics, observation, predicted, used, accepted)
+    now = update(recursion, dynamics, observation, predicted, used, accepted, variance)
     fault = jnp.where(track.started, now.fault, 0)
     restarted = unscored = surprised = jnp.zeros_like(track.started)
     if gate is not None:
@@ -161,13 +165,14 @@ def advance(
         restarted = ~track.started | (fault > 0) | adrift
         if model.climate is None:
             unscored = restarted
-            now = now._replace(filtered=choose(restarted, start_belief(model, used, accepted, recursion), now.filtered))
+            started = start_belief(model, used, accepted, recursion, variance)
+            now = now._replace(filtered=choose(restarted, started, now.filtered))
         else:
             nis, count = jnp.sum(now.innovation.whitened**2, axis=1), jnp.sum(accepted, axis=1).astype(x.dtype)
             odd = ~restarted & (nis > count + 2.0 * SURPRISE)
 
             def begin(now: Step) -> tuple[Step, Bool[Array, " W"]]:
-                start = start_step(model, used, accepted, recursion)
+                start = start_step(model, used, accepted, recursion, variance)
                 surprised = odd & (now.innovation.nll > start.innovation.nll + SURPRISE)
                 return choose(restarted | surprised, start, now), surprised
 

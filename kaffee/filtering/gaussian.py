@@ -27,7 +27,7 @@ _RELATIVE_JITTER = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float1
 
 Readings = Float[Array, "W N"]
 Seen = Bool[Array, "W N"]
-Variances = Float[Array, " N"]
+Variances = Float[Array, "*#W N"]
 
 
 class Belief(NamedTuple):

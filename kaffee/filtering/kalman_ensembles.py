@@ -118,7 +118,8 @@ class EnsembleFilter(Filter):
 
     Attributes:
         size: K, the number of members.
-        inflation: Factor of the members' distances from their mean after each update; an array can be trained.
+        inflation: Factor of the members' distances from their mean after each update in which something was read; an
+            array can be trained.
         seed: Of all random numbers.
     """
 
@@ -165,10 +166,11 @@ class EnsembleFilter(Filter):
         nll = log_det + 0.5 * jnp.sum(y**2, axis=1) + 0.5 * log(2.0 * pi) * jnp.sum(present, axis=1)
         return EnsembleScore(v, y, nll, Y, jnp.broadcast_to(observation_variance, v.shape), present, Li)
 
-    def inflate(self, members: Members) -> Members:
-        """Widen members around their mean."""
+    def finish(self, predicted: Ensemble, members: Members, present: Readings) -> Members:
+        """Widen updated members around their mean; where nothing was read, the predicted ones stay, to the bit."""
         mean = jnp.mean(members, axis=1, keepdims=True)
-        return mean + self.inflation * (members - mean)
+        read = jnp.any(present > 0, axis=1)[:, None, None]
+        return jnp.where(read, mean + self.inflation * (members - mean), predicted.members)
 
 
 class EnKF(EnsembleFilter):
@@ -187,7 +189,7 @@ class EnKF(EnsembleFilter):
         # K (target) = A' Y (Y'Y + R)^-1 target, by the factor that the score has computed.
         Li = scored.inverse_factor
         members = predicted.members + (target @ Li.mT @ (Li @ scored.anomalies.mT)) @ predicted.anomalies()
-        return Ensemble(self.inflate(members), seeds)
+        return Ensemble(self.finish(predicted, members, scored.present), seeds)
 
 
 @jax.custom_jvp
@@ -242,14 +244,15 @@ class ETKF(EnsembleFilter):
         # (I + C)^-1 is the square of its root.
         to_mean = ((scored.residual * weight)[:, None] @ Y.mT) @ root @ root
         members = (predicted.mean[:, None] + to_mean @ A) + sqrt(K - 1) * (root @ A)
-        return self._finish(members, predicted.seeds)
+        return self._rotate(predicted, members, scored.present)
 
-    def _finish(self, members: Members, seeds: UInt32[Array, "W 2"]) -> Ensemble:
-        members = self.inflate(members)
+    def _rotate(self, predicted: Ensemble, members: Members, present: Readings) -> Ensemble:
+        seeds = predicted.seeds
         if self.rotate:
             seeds, keys = split_seeds(seeds)
+            # In a gap too, rotations would mix members at every step, and the flow would bend what they had not bent.
             members = rotate_members(keys, members)
-        return Ensemble(members, seeds)
+        return Ensemble(self.finish(predicted, members, present), seeds)
 
 
 def gaspari_cohn(distance: Float[Array, "..."], radius: Any) -> Float[Array, "..."]:
@@ -316,7 +319,7 @@ class LETKF(ETKF):
             return (to_mean @ a[:, :, None])[:, :, 0] + sqrt(K - 1) * (root @ a[:, :, None])[:, :, 0]
 
         moved = jax.vmap(one, in_axes=(1, 2), out_axes=2)(scored.local, A)
-        return self._finish(predicted.mean[:, None] + moved, predicted.seeds)
+        return self._rotate(predicted, predicted.mean[:, None] + moved, scored.present)
 
 
 class LocalScore(NamedTuple):

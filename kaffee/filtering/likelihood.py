@@ -59,24 +59,41 @@ def initial_belief(
     Gamma = jnp.diag(model.shell.process_variance())
     covariance = jnp.broadcast_to(jnp.zeros_like(Gamma) if certain else Gamma, (mean.shape[0], *Gamma.shape))
     if anchored is not None:
-        covariance = covariance + model.observation.spread(1.0 - anchored.astype(mean.dtype))
+        spread = 1.0 - anchored.astype(mean.dtype)
+        if model.discrete is not None:
+            # One count tells little; that of the data, 1, is the most that is not known.
+            noise = jnp.minimum(model.discrete.noise_variance(model.observation.observe(mean)), 1.0)
+            spread = jnp.where(anchored, jax.lax.stop_gradient(noise), spread)
+        covariance = covariance + model.observation.spread(spread)
     return Belief(mean, covariance)
 
 
-def start_step(model: StateSpaceModel, x: Readings, seen: Seen, recursion: Recursion | None = None) -> Step:
+def start_step(
+    model: StateSpaceModel,
+    x: Readings,
+    seen: Seen,
+    recursion: Recursion | None = None,
+    variance: Readings | None = None,
+) -> Step:
     """Score and assimilate the first reading of a recording, predicted by the model's climate."""
     assert model.climate is not None
     switches = Recursion(filter=Dense() if recursion is None else recursion.filter)
     moments = (jnp.broadcast_to(each, (x.shape[0], *each.shape)) for each in model.climate.moments())
     predicted: Any = switches.filter.start(*moments)
-    return update(switches, make_dynamics(model, predicted), model.observation, predicted, x, seen)
+    return update(switches, make_dynamics(model, predicted), model.observation, predicted, x, seen, variance)
 
 
-def start_belief(model: StateSpaceModel, x: Readings, seen: Seen, recursion: Recursion | None = None) -> Belief:
+def start_belief(
+    model: StateSpaceModel,
+    x: Readings,
+    seen: Seen,
+    recursion: Recursion | None = None,
+    variance: Readings | None = None,
+) -> Belief:
     """Start a belief at a row: the model's climate given what was read, N(embed(x), Gamma) if it has none."""
     x = jnp.where(seen, x, 0.0)
     if model.climate is not None:
-        return start_step(model, x, seen, recursion).filtered
+        return start_step(model, x, seen, recursion, variance).filtered
     belief = initial_belief(model, model.embed(x), anchored=seen)
     return belief if recursion is None else recursion.filter.start(*belief)  # type: ignore[return-value]
 
@@ -96,7 +113,8 @@ def start_state(model: StateSpaceModel, x: Readings) -> States:
 
 def make_dynamics(model: StateSpaceModel, initial: Belief) -> Dynamics:
     """Collect the inputs of the recursion from a model."""
-    return Dynamics(model.core, model.shell.process_variance(), model.shell.observation_variance(), initial)
+    shell = model.shell
+    return Dynamics(model.core, shell.process_variance(), shell.observation_variance(), initial, model.discrete)
 
 
 def _run_terms(
@@ -111,7 +129,7 @@ def _run_terms(
 
     def run(belief: Belief, part: Observations) -> Terms:
         dynamics = make_dynamics(model, belief)
-        if gradient == "adjoint" and recursion.filter.adjoint:
+        if gradient == "adjoint" and recursion.filter.adjoint and model.discrete is None:
             return adjoint_terms(dynamics, recursion, part)
         return scan_terms(recursion, dynamics, part)
 
@@ -122,9 +140,9 @@ def _run_terms(
         raise ConfigError(f"segment = {segment} does not divide the window of {num_steps} steps.")
 
     @jax.checkpoint
-    def one(belief: Belief, part: tuple[Array, ...]) -> tuple[Belief, tuple[Array, Array]]:
-        x, mask, noise, inputs = part
-        terms = run(belief, Observations(x, mask, observations.observation, noise, inputs))
+    def one(belief: Belief, part: Any) -> tuple[Belief, tuple[Array, Array]]:
+        x, mask, *more = part
+        terms = run(belief, Observations(x, mask, observations.observation, *more))
         return terms.final, (terms.nll, terms.faults)
 
     parts = jax.tree.map(lambda a: a.reshape(num_steps // segment, segment, *a.shape[1:]), observations.steps)
@@ -144,6 +162,7 @@ def window_nll(
     gradient: Gradient = "adjoint",
     segment: int | None = None,
     key: Key[Array, ""] | None = None,
+    variance: Float[Array, "W L N"] | None = None,
 ) -> Score:
     """Compute the training loss of algorithm 1 on a batch of windows.
 
@@ -159,6 +178,7 @@ def window_nll(
         segment: Keep the belief only every `segment` steps and recompute the rest in the backward pass: memory
             O(T / segment + segment) instead of O(T). Must divide the number of steps.
         key: Random key of the core's internal noise, one realisation per window and step; None: no noise.
+        variance: Of each reading, in place of Lambda; NaN, or None for all: Lambda.
     """
     if not 0 <= burn_in < x.shape[1] - 1:
         raise ConfigError(
@@ -172,7 +192,7 @@ def window_nll(
     (x, inputs), mask = model.split(x), model.split(mask)[0]
     first, first_mask = jnp.where(mask[:, 0], x[:, 0], 0.0), mask[:, 0]
     if start is None and not certain_start:
-        initial = start_belief(model, first, first_mask, recursion)
+        initial = start_belief(model, first, first_mask, recursion, None if variance is None else variance[:, 0])
     else:
         if start is None:
             start = model.embed(first)
@@ -181,8 +201,8 @@ def window_nll(
         moments = initial_belief(model, start, anchored=first_mask, certain=certain_start)
         initial = recursion.filter.start(*moments)  # type: ignore[assignment]
     noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], initial.mean.dtype)
-    later = None if inputs is None else inputs[:, 1:]
-    observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise, later)
+    later = (None if each is None else each[:, 1:] for each in (inputs, variance))
+    observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise, *later)
     terms = _run_terms(model, initial, observations, recursion, gradient, segment)
     # Per observed entry, so that missing data do not change the scale; the paper's |B| L N on complete data.
     count = jnp.sum(observations.mask[burn_in:]).astype(terms.nll.dtype)

@@ -16,10 +16,11 @@ from jax import lax
 from jaxtyping import Array, Float, Key, UInt32
 
 from kaffee.errors import ConfigError
-from kaffee.filtering.beliefs import Filter
+from kaffee.filtering.beliefs import DiscreteScore, Filter
 from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, relative_jitter
 from kaffee.filtering.kalman_ensembles import Members, draw_normal, move_members, split_seeds, start_members
 from kaffee.model.core import Core, Covariances, States
+from kaffee.model.discrete import Discrete
 from kaffee.model.observation import ObservationMap
 
 
@@ -112,15 +113,38 @@ class ParticleFilter(Filter):
         observation_variance: Variances,
     ) -> ParticleScore:
         present = mask.astype(predicted.members.dtype)
-        signals = observation.observe(predicted.members)
+        signals, R = observation.observe(predicted.members), jnp.broadcast_to(observation_variance, x.shape)
         away = jnp.where(mask[:, None], x[:, None] - signals, 0.0)
-        terms = present * (jnp.log(observation_variance) + log(2.0 * pi))
-        log_p = -0.5 * jnp.sum(away**2 / observation_variance + terms[:, None], axis=2)
+        terms = present * (jnp.log(R) + log(2.0 * pi))
+        log_p = -0.5 * jnp.sum(away**2 / R[:, None] + terms[:, None], axis=2)
+        return self._weigh(predicted, x, mask, observation, log_p, R)
+
+    def score_discrete(
+        self, predicted: Particles, y: Readings, mask: Seen, observation: ObservationMap, likelihood: Discrete
+    ) -> DiscreteScore:
+        """Weigh particles by the likelihood itself, without approximation."""
+        signals = observation.observe(predicted.members)
+        log_p = jnp.where(mask[:, None], likelihood.log_density(y[:, None], signals), 0.0)
+        noise = likelihood.noise_variance(observation.observe(predicted.mean))
+        scored = self._weigh(predicted, y, mask, observation, jnp.sum(log_p, axis=2), noise)
+        return DiscreteScore(scored.residual, scored.whitened, scored.nll, scored)
+
+    def _weigh(
+        self,
+        predicted: Particles,
+        x: Readings,
+        mask: Seen,
+        observation: ObservationMap,
+        log_p: Float[Array, "W K"],
+        variance: Readings,
+    ) -> ParticleScore:
+        """Multiply weights by likelihoods; `variance` is that of readings around the signal."""
         joint = predicted.log_weights + log_p
         evidence = jax.scipy.special.logsumexp(joint, axis=1)
+        signals = observation.observe(predicted.members)
         mean = jnp.einsum("wk,wkn->wn", jnp.exp(predicted.log_weights), signals)
         v = jnp.where(mask, x - mean, 0.0)
-        std = jnp.sqrt(predicted.signal_variance(observation) + observation_variance)
+        std = jnp.sqrt(predicted.signal_variance(observation) + variance)
         return ParticleScore(v, lax.stop_gradient(v / std), -evidence, joint - evidence[:, None])
 
     def assimilate(self, predicted: Particles, scored: ParticleScore) -> Particles:

@@ -18,9 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from kaffee.errors import ConfigError
 from kaffee.filtering.beliefs import Dense, Filter
 from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen
 from kaffee.model.core import Core, States
+from kaffee.model.discrete import Discrete
 from kaffee.model.observation import ObservationMap
 
 # Quantities of one step in the order of their computation; the index of the first non-finite one is the fault code.
@@ -49,18 +51,20 @@ class Recursion(eqx.Module):
 
 
 class Dynamics(NamedTuple):
-    """The differentiable inputs of the recursion: core, noise variances, first belief."""
+    """The differentiable inputs of the recursion: core, noise variances, first belief; and what counts are read by."""
 
     core: Core
     process_variance: Float[Array, " M"]
     observation_variance: Float[Array, " N"]
     initial: Belief
+    discrete: Discrete | None = None
 
 
 class Observations(NamedTuple):
     """A batch of windows, time first, with map, core noise and inputs (None: none); `x` is finite where `mask` is True.
 
-    The inputs of a row act on the step to it: z_t = F(z_{t-1}, u_t).
+    The inputs of a row act on the step to it: z_t = F(z_{t-1}, u_t). `variance` is that of each reading, in place of
+    Lambda; NaN, or None for all: Lambda.
     """
 
     x: Float[Array, "T W N"]
@@ -68,11 +72,12 @@ class Observations(NamedTuple):
     observation: ObservationMap
     noise: Float[Array, "T W K"] | None = None
     inputs: Float[Array, "T W U"] | None = None
+    variance: Float[Array, "T W N"] | None = None
 
     @property
-    def steps(self) -> tuple[Array, Array, Array | None, Array | None]:
+    def steps(self) -> tuple[Array | None, ...]:
         """What `step` takes at every row, for a scan."""
-        return self.x, self.mask, self.noise, self.inputs
+        return self.x, self.mask, self.noise, self.inputs, self.variance
 
 
 class Step(NamedTuple):
@@ -98,10 +103,12 @@ def arrange_observations(
     observation: ObservationMap,
     noise: Float[Array, "T W K"] | None = None,
     inputs: Float[Array, "W T U"] | None = None,
+    variance: Float[Array, "W T N"] | None = None,
 ) -> Observations:
     """Put time first and replace missing entries by 0, since a NaN would enter gradients even where masked."""
     rows = jnp.swapaxes(jnp.where(mask, x, 0.0), 0, 1), jnp.swapaxes(mask, 0, 1)
-    return Observations(*rows, observation, noise, None if inputs is None else jnp.swapaxes(inputs, 0, 1))
+    more = (None if each is None else jnp.swapaxes(each, 0, 1) for each in (inputs, variance))
+    return Observations(*rows, observation, noise, *more)
 
 
 def core_noise(
@@ -141,29 +148,48 @@ def step(
     mask: Seen,
     noise: Float[Array, "W K"] | None = None,
     inputs: Float[Array, "W U"] | None = None,
+    variance: Readings | None = None,
 ) -> Step:
     """Predict, score and (unless switched off) assimilate one observation per window."""
     core = dynamics.core.given(noise, inputs)
     predicted = predict(core, dynamics.process_variance, belief, transport=recursion.transport, by=recursion.filter)
-    return update(recursion, dynamics, observation, predicted, x, mask)
+    return update(recursion, dynamics, observation, predicted, x, mask, variance)
 
 
 def update(
-    recursion: Recursion, dynamics: Dynamics, observation: ObservationMap, predicted: Belief, x: Readings, mask: Seen
+    recursion: Recursion,
+    dynamics: Dynamics,
+    observation: ObservationMap,
+    predicted: Belief,
+    x: Readings,
+    mask: Seen,
+    variance: Readings | None = None,
 ) -> Step:
     """Take the part of a step after its prediction: score the observation and, if the recursion does, assimilate it."""
     by: Any = recursion.filter
-    innovation = by.score(predicted, x, mask, observation, dynamics.observation_variance)
-    filtered = by.assimilate(predicted, innovation) if recursion.assimilate else predicted
-    return Step(predicted, innovation, filtered, _fault_code(by, predicted, innovation))
+    if dynamics.discrete is None:
+        R = choose_variance(dynamics.observation_variance, variance)
+        innovation = used = by.score(predicted, x, mask, observation, R)
+    else:
+        if variance is not None:
+            raise ConfigError("Counts and binary readings have no standard deviations of their own; leave them out.")
+        innovation = by.score_discrete(predicted, x, mask, observation, dynamics.discrete)
+        used = innovation.by
+    filtered = by.assimilate(predicted, used) if recursion.assimilate else predicted
+    return Step(predicted, innovation, filtered, _fault_code(by, predicted, innovation, used))
 
 
-def _fault_code(by: Filter, predicted: Belief, innovation: Innovation) -> Int[Array, " W"]:
+def choose_variance(Lambda: Float[Array, " N"], given: Readings | None) -> Float[Array, "*#W N"]:
+    """Take the variances of readings that have their own, and Lambda for the others (NaN)."""
+    return Lambda if given is None else jnp.where(jnp.isnan(given), Lambda, given)
+
+
+def _fault_code(by: Filter, predicted: Belief, innovation: Innovation, used: Innovation) -> Int[Array, " W"]:
     """Find the first non-finite quantity of a step: its index in `QUANTITIES`, 0 if all is finite."""
     finite = [
         jnp.isfinite(jnp.sum(predicted.mean, axis=1)),
         jnp.isfinite(jnp.sum(predicted.variances(), axis=1)),
-        by.is_definite(innovation),
+        by.is_definite(used),
         jnp.isfinite(innovation.nll),
     ]
     code = jnp.zeros(finite[0].shape, jnp.int32)
@@ -180,7 +206,7 @@ def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observati
         return now.filtered, (now.innovation.nll, now.fault)
 
     # Where the gradient is automatic, only beliefs are kept for the way back and each step is computed again.
-    keep_all = recursion.filter.adjoint
+    keep_all = recursion.filter.adjoint and dynamics.discrete is None
     start, xs = dynamics.initial, observations.steps
     final, (nll, faults) = jax.lax.scan(body if keep_all else jax.checkpoint(body), start, xs)
     return Terms(nll, faults, final)

@@ -158,14 +158,24 @@ def _propagate(
     std = std if scale is None else std * jnp.sqrt(scale)[:, None]
     z = z + std * noise[0]
     x = model.observation.observe(z)
-    return z, x + jnp.sqrt(model.shell.observation_variance()) * noise[1] if observation_noise else x
+    if not observation_noise:
+        return z, x
+    if model.discrete is not None:
+        return z, model.discrete.draw(noise[1], x)
+    return z, x + jnp.sqrt(model.shell.observation_variance()) * noise[1]
 
 
 def _draw_shell(model: StateSpaceModel, key: Key[Array, ""], z: Float[Array, "S M"]) -> _Pair:
-    """Draw the standard normal numbers of the shell for one step: of the process and of the observation."""
+    """Draw the standard normal numbers of the shell for one step, of the process and of the observation.
+
+    Counts and binary readings depend on the state, so that their second part is the key that draws them.
+    """
     key_process, key_observation = jax.random.split(key)
+    process = jax.random.normal(key_process, z.shape, z.dtype)
+    if model.discrete is not None:
+        return process, key_observation
     shape = (z.shape[0], model.observation.num_observed)
-    return jax.random.normal(key_process, z.shape, z.dtype), jax.random.normal(key_observation, shape, z.dtype)
+    return process, jax.random.normal(key_observation, shape, z.dtype)
 
 
 def _draw_noise(core: Core, key: Key[Array, ""], z: Float[Array, "S M"]) -> Float[Array, "S K"] | None:

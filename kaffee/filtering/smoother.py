@@ -4,6 +4,7 @@ It goes back over the dense moments of the beliefs, whatever filter made them.
 """
 
 from math import isqrt
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,9 +25,17 @@ _Moments = tuple[
 
 @eqx.filter_jit
 def smooth_rows(
-    model: StateSpaceModel, recursion: Recursion, x: Float[Array, "T R D"], lengths: Int[Array, " R"]
-) -> _Moments:
+    model: StateSpaceModel,
+    recursion: Recursion,
+    x: Float[Array, "T R D"],
+    lengths: Int[Array, " R"],
+    *,
+    variance: Float[Array, "T R N"] | None = None,
+    covariances: bool = False,
+) -> Any:
     """Compute mean and std of state z and signal B z at every row, given all readings of its recording.
+
+    With `covariances` a fifth array is those of the state. `variance` is that of every reading, as in `sweep`.
 
     Beliefs are kept at the start of segments only and recomputed within each on the way back: memory O(sqrt(T) M^2)
     for twice the filter's time. Nothing flows back over a restart, nor from the rows that fill up short recordings.
@@ -36,24 +45,32 @@ def smooth_rows(
     none = jnp.where(jnp.arange(x.shape[2]) < model.num_observed, jnp.nan, 0.0).astype(x.dtype)
     beyond = jnp.broadcast_to(none, (-len(x) % S, *x.shape[1:]))
     filled = jnp.concatenate([x, beyond])
-    segments = filled.reshape(-1, S, *x.shape[1:])
+    segments: Any = filled.reshape(-1, S, *x.shape[1:])
     K = len(segments)
+    if variance is not None:
+        own = jnp.pad(variance, ((0, -len(x) % S), (0, 0), (0, 0)), constant_values=jnp.nan)
+        segments = (segments, own.reshape(*segments.shape[:3], -1))
     numbers = jnp.arange(K * S).reshape(K, S)
 
-    def forward(track: Track, row: Array) -> tuple[Track, tuple[Belief, Bool[Array, " R"]]]:
-        after, now, _ = advance(model, recursion, make_gate(), track, row)
+    def forward(track: Track, inputs: Any) -> tuple[Track, tuple[Belief, Bool[Array, " R"]]]:
+        row, own = (inputs, None) if variance is None else inputs
+        after, now, _ = advance(model, recursion, make_gate(), track, row, variance=own)
         return after, (track.belief.moments(), now.restarted)
 
     def backward(later: Belief, inputs: tuple[Belief, Array, Array, Array]) -> tuple[Belief, _Moments]:
-        earlier, restarted, number, row = inputs
+        earlier, restarted, number, given = inputs
+        row = given if variance is None else given[0]
         driven = model.replace(core=model.core.given(inputs=model.split(row)[1]))
         smoothed = smooth_back(driven, recursion, earlier, later)
         finite = jnp.isfinite(jnp.sum(smoothed.mean, axis=1) + jnp.sum(smoothed.variances(), axis=1))
         connected = ~restarted & (number < lengths) & finite
         belief = choose(connected, smoothed, earlier)
-        return belief, _moments(model, belief)
+        return belief, moments(belief)
 
-    def start_segment(track: Track, rows: Array) -> tuple[Track, Track]:
+    def moments(belief: Belief) -> Any:
+        return (*_moments(model, belief), belief.covariance) if covariances else _moments(model, belief)
+
+    def start_segment(track: Track, rows: Any) -> tuple[Track, Track]:
         return lax.scan(forward, track, rows)[0], track
 
     def smooth_segment(later: Belief, inputs: tuple[Track, Array, Array]) -> tuple[Belief, _Moments]:
@@ -64,7 +81,7 @@ def smooth_rows(
     end, starts = lax.scan(start_segment, new_track(model, recursion, x.shape[1]), segments)
     _, earlier = lax.scan(smooth_segment, end.belief.moments(), (starts, segments, numbers), reverse=True)
     # Going back from row t gives row t - 1; the one before the first does not exist, the last is as filtered.
-    last = jax.tree.map(lambda a: a[None], _moments(model, end.belief.moments()))
+    last = jax.tree.map(lambda a: a[None], moments(end.belief.moments()))
     rows = jax.tree.map(lambda a, b: jnp.concatenate([a.reshape(K * S, *a.shape[2:])[1:], b]), earlier, last)
     return jax.tree.map(lambda a: a[: x.shape[0]], rows)
 

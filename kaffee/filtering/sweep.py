@@ -26,7 +26,8 @@ class _Sweep(NamedTuple):
     final: Belief
 
 
-def _keep_row(track: Track, row: Row, step: Step) -> Row:
+def keep_row(track: Track, row: Row, step: Step) -> Row:
+    """Keep the moments of a row."""
     return row
 
 
@@ -37,10 +38,11 @@ def sweep(
     x: Float[Array, "T R D"],
     *,
     gate: Gate | None,
-    keep: Callable[[Track, Row, Step], Any] | None = _keep_row,
+    keep: Callable[[Track, Row, Step], Any] | None = keep_row,
     starts: tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]] | None = None,
     initial: Belief | None = None,
     noise: Float[Array, "T R K"] | None = None,
+    variance: Float[Array, "T R N"] | None = None,
 ) -> _Sweep:
     """Filter recordings side by side; NaN is missing.
 
@@ -49,6 +51,7 @@ def sweep(
         gate: Which readings are believed, see `advance`; None for the bare recursion without gate and restarts.
         keep: What to keep of every row, by default its moments; the program is compiled again for each function.
         starts: Recording and row of beliefs to keep.
+        variance: Of every reading, in place of Lambda; NaN, or None for all: Lambda.
         initial: The beliefs before the first row; without them the first row starts the belief, which takes a gate.
     """
     T, R, _ = x.shape
@@ -62,13 +65,13 @@ def sweep(
         track = Track(initial, jnp.ones_like(track.started), track.rejections)
 
     def body(carry: tuple[Track, Belief], inputs: Any) -> tuple[tuple[Track, Belief], Any]:
-        (track, beliefs), (readings, slot, eps) = carry, inputs
-        track, row, step = advance(model, recursion, gate, track, readings, eps)
+        (track, beliefs), (readings, slot, eps, own) = carry, inputs
+        track, row, step = advance(model, recursion, gate, track, readings, eps, own)
         if count:
             beliefs = jax.tree.map(lambda a, b: a.at[slot].set(b, mode="drop"), beliefs, track.belief)
         return (track, beliefs), None if keep is None else keep(track, row, step)
 
-    (track, beliefs), kept = jax.lax.scan(body, (track, none_yet), (x, slots, noise))
+    (track, beliefs), kept = jax.lax.scan(body, (track, none_yet), (x, slots, noise, variance))
     return _Sweep(kept, beliefs, track.belief)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -27,6 +28,7 @@ from kaffee.foundation.hub import from_pretrained
 from kaffee.foundation.incontext import read_context, refuse_inputs
 from kaffee.inference.matching import match_series
 from kaffee.model.core import Core
+from kaffee.model.discrete import Discrete
 from kaffee.model.inputs import drive, undriven
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.model.wrappers import as_core, check_derivatives
@@ -59,9 +61,12 @@ def find_start(settings: FitSettings, series: Series) -> _Start:
         return _read_context(settings.foundation, series, train)
     start, N, keys = settings.core.start, series.num_coordinates, settings.keys()
     if start is None:
-        scaler = Scaler.fit(train)
+        scaler = Scaler.fit(train, settings.likelihood)
         core = drive(settings.core.create(N, key=keys["core"]), series.num_inputs)
         model = StateSpaceModel.create(core, N, key=keys["embedding"])
+        if settings.readings is not None:
+            offset, gain = (jnp.asarray(each, model.dtype) for each in (scaler.mean, scaler.scale))
+            model = model.replace(discrete=Discrete(offset, gain, settings.readings.likelihood))
     elif start == IN_CONTEXT:
         read = read_context(train)
         model, scaler = read.model, read.scaler

@@ -313,6 +313,7 @@ def _calibrate_by(rows: Series, settings: FitSettings) -> Judge | None:
     model as well, which are alike in successive steps and add up faster than white noise.
     """
     wanted = settings.adaptation.calibration and settings.method in ("kaffee", "frozen_core")
+    wanted = wanted and settings.readings is None  # its forecasts are Gaussian
     return Judge(hold_back(rows)) if wanted and max(rows.lengths) * HELD_BACK >= 1.0 else None
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
+from kaffee.data.scaler import GAUSSIAN
 from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.likelihood import get_method
 from kaffee.model.alrnn import ALRNN
@@ -113,6 +114,13 @@ class FoundationSettings:
 
 
 @dataclass(frozen=True)
+class ReadingSettings:
+    """What readings are: counts ("poisson") or zeros and ones ("bernoulli"), see `kaffee.model.discrete`."""
+
+    likelihood: Literal["poisson", "bernoulli"] = "poisson"
+
+
+@dataclass(frozen=True)
 class SimulationSettings:
     """The data when a named system is fitted instead of a file; noise in units of the attractor's spread."""
 
@@ -138,6 +146,7 @@ class FitSettings:
             that are held back from the training part; "linear" and "alrnn" keep the one or the other. "scratch" is the
             paper's: a core of random weights, trained on all rows of the training part, with no linear model beside it.
         foundation: Adapt this model in the context of the training rows (`kaffee adapt`); `core` then does not count.
+        readings: Counts or binary readings; None: numbers with Gaussian noise.
     """
 
     seed: int = 0
@@ -150,8 +159,19 @@ class FitSettings:
     adaptation: Adaptation = Adaptation()
     simulation: SimulationSettings = SimulationSettings()
     foundation: FoundationSettings | None = None
+    readings: ReadingSettings | None = None
+
+    @property
+    def likelihood(self) -> str:
+        """The likelihood of readings, by name."""
+        return GAUSSIAN if self.readings is None else self.readings.likelihood
 
     def __post_init__(self) -> None:
+        if self.readings is not None and (self.core.start or self.foundation or self.rung != "scratch"):
+            raise ConfigError(
+                f"Counts and binary readings (likelihood = {self.likelihood}) take a core from nothing and rung = "
+                "scratch; models that start from another one, read a context or begin with a linear model are Gaussian."
+            )
         if not 0 <= self.seed <= _MAX_SEED:
             raise ConfigError(f"seed lies between 0 and {_MAX_SEED}, not {self.seed}.")
         if not 0.0 < self.test_fraction < 1.0:

@@ -20,13 +20,32 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from kaffee.data.scaler import GAUSSIAN, encode_discrete
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.beliefs import Filter
 from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.recursion import Dynamics, Recursion, decode_outcome, locate_fault, step
+from kaffee.metrics.calibration import bin_spread_and_error, histogram_density, relative_ranks
 from kaffee.model.core import Core
+from kaffee.model.discrete import Discrete
 from kaffee.model.observation import LinearObservation, NonlinearObservation, ObservationMap
 from kaffee.model.wrappers import Custom
+
+
+class TwinScores(NamedTuple):
+    """How far an assimilation is from the truth.
+
+    Attributes:
+        rmse, spread: Over the coordinates, at every row; the same size if the filter is honest.
+        spread_skill: (B, 2), root mean square spread and error in bins of rows by spread.
+        rank_histogram: Density of the truth's rank among members, (B,), 1 everywhere if they are alike; None without
+            members.
+    """
+
+    rmse: Float[np.ndarray, " T"]
+    spread: Float[np.ndarray, " T"]
+    spread_skill: Float[np.ndarray, "B 2"]
+    rank_histogram: Float[np.ndarray, " B"] | None
 
 
 class Assimilation(NamedTuple):
@@ -65,6 +84,20 @@ class Assimilation(NamedTuple):
                 "Ranks need members: pass keep_members=True with a filter that has them, such as etkf:24."
             )
         return np.sum(self.members < np.asarray(truth, np.float64)[:, None], axis=1)
+
+    def compare(self, truth: ArrayLike, *, skip: int = 0, bins: int = 10) -> TwinScores:
+        """Compare with the truth of a twin experiment, (T, M), after the first `skip` rows."""
+        states = np.asarray(truth, np.float64)
+        if states.shape != self.mean.shape or not 0 <= skip < len(states):
+            raise DataError(
+                f"The truth has shape {states.shape}; it must be {self.mean.shape}, with more rows than skip = {skip}."
+            )
+        rmse, spread, histogram = self.rmse(states)[skip:], self.spread()[skip:], None
+        if self.members is not None:
+            members = np.swapaxes(self.members[skip:], 0, 1)
+            ranks = relative_ranks(members, states[skip:], np.random.default_rng(0))
+            histogram = histogram_density(ranks, min(bins, len(members) + 1))
+        return TwinScores(rmse, spread, bin_spread_and_error(spread, rmse, bins), histogram)
 
 
 class _Timed(eqx.Module):
@@ -111,12 +144,29 @@ def _build_map(observed: Any, num_observed: int, latent_dim: int, size: int) -> 
     return LinearObservation(jnp.asarray(np.pad(chosen, ((0, 0), (0, size - latent_dim)))))
 
 
+def _read_variances(name: str, std: ArrayLike, shape: Any, *, seen: Any = False) -> np.ndarray:
+    """Square standard deviations of this shape, or one number for all; positive where something is `seen`."""
+    values, shape = np.asarray(std, np.float64), np.broadcast_shapes(shape)
+    if values.shape not in ((), shape):
+        raise DataError(f"{name} must be one number, or {' x '.join(map(str, shape))} of them; got {std!r:.80}.")
+    values = np.broadcast_to(values, shape)
+    matters = np.broadcast_to(seen, shape)
+    if (
+        (~np.isfinite(values) & (matters | (np.ndim(values) < 2))).any()
+        or (values < 0).any()
+        or (values == 0)[matters].any()
+    ):
+        raise DataError(f"{name} must be {'positive ' * bool(np.any(seen))}numbers; got {std!r:.80}.")
+    return values**2
+
+
 def assimilate(
     flow: Any,
     readings: ArrayLike,
     *,
     start: ArrayLike,
-    observation_std: ArrayLike,
+    observation_std: ArrayLike | None = None,
+    likelihood: str = GAUSSIAN,
     start_std: ArrayLike = 1.0,
     process_std: ArrayLike = 0.0,
     observed: Any = None,
@@ -132,7 +182,11 @@ def assimilate(
         flow: The state one row later, as a function of the state or of state and time, a `System` or a `Core`.
         readings: (T, N), one row for each step of the flow; NaN is missing, also whole rows.
         start, start_std: Mean and standard deviations of the state one step before the first row.
-        observation_std, process_std: Of the noise; a number, or one for each reading or coordinate.
+        observation_std, process_std: Of the noise; a number, or one for each reading or coordinate. That of readings
+            may also be given row by row, (T, N): one for each of them.
+        likelihood: "gaussian"; or "poisson" for counts and "bernoulli" for zeros and ones, whose log rates or log odds
+            are what `observed` returns (see `kaffee.model.discrete`); particles weigh by it exactly, other filters by
+            Laplace's approximation, and there is no observation_std.
         observed: Which coordinates are read, by default the first N; or a matrix (N, M), or a function of the state.
         filter: A name with options such as "etkf:24,inflation=1.013", or a filter.
         time, dt: Of the start and of a row, for flows that depend on time.
@@ -150,25 +204,28 @@ def assimilate(
         raise DataError(f"start has {M} coordinates, the flow has {core.latent_dim}.")
     dtype = jnp.zeros(0).dtype
 
-    def variances(name: str, std: ArrayLike, count: int, *, positive: bool) -> Float[np.ndarray, " K"]:
-        values = np.asarray(std, np.float64)
-        bad = not np.isfinite(values).all() or (values < 0).any() or (positive and (values == 0).any())
-        if bad or values.shape not in ((), (count,)):
-            raise DataError(f"{name} must be one {'positive ' * positive}number, or {count} of them; got {std!r:.80}.")
-        return np.broadcast_to(values, (count,)) ** 2
-
-    P = np.pad(variances("start_std", start_std, M, positive=False), (0, timed))
-    Q = np.pad(variances("process_std", process_std, M, positive=False), (0, timed))
-    R = variances("observation_std", observation_std, N, positive=True)
+    P = np.pad(_read_variances("start_std", start_std, M), (0, timed))
+    Q = np.pad(_read_variances("process_std", process_std, M), (0, timed))
+    discrete, R, own = None, np.ones(N), None
+    if likelihood != GAUSSIAN:
+        if observation_std is not None:
+            raise ConfigError(f"Readings of the likelihood {likelihood} have no observation_std; leave it out.")
+        discrete = Discrete(jnp.zeros(N, dtype), jnp.ones(N, dtype), likelihood)  # type: ignore[arg-type]
+        x = encode_discrete(x, likelihood)
+    elif observation_std is None:
+        raise ConfigError("Gaussian readings need observation_std: a number, one for each column, or one for each.")
+    elif np.ndim(observation_std) == 2:
+        own = _read_variances("observation_std", observation_std, x.shape, seen=~np.isnan(x))
+    else:
+        R = _read_variances("observation_std", observation_std, N, seen=True)
     mean = np.append(first, time) if timed else first
     by = parse_filter(filter) if isinstance(filter, str) else filter
     belief: Any = by.start(jnp.asarray(mean, dtype)[None], jnp.asarray(np.diag(P), dtype)[None])
     observation = _build_map(observed, N, M, size)
     observation = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, observation)
-    dynamics = Dynamics(core, jnp.asarray(Q, dtype), jnp.asarray(R, dtype), belief)
-    faults, kept, final = _run(
-        Recursion(filter=by), dynamics, observation, jnp.asarray(x, dtype), (keep_covariances, keep_members)
-    )
+    dynamics = Dynamics(core, jnp.asarray(Q, dtype), jnp.asarray(R, dtype), belief, discrete)
+    rows = jnp.asarray(x, dtype), None if own is None else jnp.asarray(own, dtype)
+    faults, kept, final = _run(Recursion(filter=by), dynamics, observation, rows, (keep_covariances, keep_members))
     outcome = decode_outcome(locate_fault(faults))
     if not outcome.ok:
         raise DataError(f"The filter broke down at row {(outcome.step or 1) - 1}: {outcome}.")
@@ -192,22 +249,32 @@ def assimilate(
     )
 
 
+def _take_members(belief: Any) -> Any:
+    """Return equally likely members of a belief; weighted ones are drawn by their weights."""
+    members = getattr(belief, "members", None)
+    if members is None or not hasattr(belief, "log_weights"):
+        return members
+    return jnp.swapaxes(belief.draw(jax.random.wrap_key_data(belief.seeds[0]), members.shape[1]), 0, 1)
+
+
 @eqx.filter_jit
 def _run(
     recursion: Recursion,
     dynamics: Dynamics,
     observation: ObservationMap,
-    x: Float[Array, "T N"],
+    rows: tuple[Float[Array, "T N"], Float[Array, "T N"] | None],
     keep: tuple[bool, bool],
 ) -> tuple[Array, Any, Any]:
-    def body(belief: Any, row: Float[Array, " N"]) -> tuple[Any, Any]:
-        seen = ~jnp.isnan(row)
-        now: Any = step(recursion, dynamics, observation, belief, jnp.where(seen, row, 0.0)[None], seen[None])
+    def body(belief: Any, inputs: tuple[Float[Array, " N"], Float[Array, " N"] | None]) -> tuple[Any, Any]:
+        row, own = inputs
+        x, seen = jnp.nan_to_num(row)[None], ~jnp.isnan(row)[None]
+        given = None if own is None else own[None]
+        now: Any = step(recursion, dynamics, observation, belief, x, seen, variance=given)
         after, before = now.filtered, now.predicted
         moments = (after.mean, jnp.sqrt(after.variances()), before.mean, jnp.sqrt(before.variances()))
         covariance = after.moments().covariance if keep[0] else None
-        members = getattr(after, "members", None) if keep[1] else None
+        members = _take_members(after) if keep[1] else None
         return after, (now.fault, (*moments, now.innovation.nll, covariance, members))
 
-    final, (faults, kept) = jax.lax.scan(body, dynamics.initial, x)
+    final, (faults, kept) = jax.lax.scan(body, dynamics.initial, rows)
     return faults, kept, final

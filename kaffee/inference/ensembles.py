@@ -113,7 +113,8 @@ def _draw_members(
     ensemble = forecast_ensemble(model, belief, num_steps, members, key=key, **how)
     values = np.asarray(ensemble, np.float64)
     away = mask_diverged(values)
-    return scaler.inverse(np.where(away[..., None], np.nan, values)), away
+    convert = scaler.inverse if how["observation_noise"] else scaler.inverse_signal
+    return convert(np.where(away[..., None], np.nan, values)), away
 
 
 def _look_ahead(
@@ -237,7 +238,8 @@ def simulate(
     if reconstruction.inputs:
         how["inputs"] = _repeat_inputs(reconstruction, inputs, len(first))
     run = free_run(model, start_state(model, first), num_steps, **how)
-    values, diverged_at = scaler.inverse(np.asarray(run.observations, np.float64)), np.asarray(run.diverged_at)
+    convert, diverged_at = scaler.inverse if shell else scaler.inverse_signal, np.asarray(run.diverged_at)
+    values = convert(np.asarray(run.observations, np.float64))
     for run_values, step in zip(values, diverged_at, strict=True):
         if step:
             run_values[max(step - 1 - transient, 0) :] = np.nan

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from kaffee.checkpoint.reconstruction import Reconstruction, fill_arrays, named_arrays
-from kaffee.errors import CheckpointError, DataError
+from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.filtering.gated import Gate, Row, Track, advance, make_gate, new_track
 from kaffee.filtering.recursion import Recursion
 from kaffee.inference.matching import model_columns
@@ -50,6 +50,8 @@ class OnlineFilter:
 
     def __init__(self, reconstruction: Reconstruction, *, gate: float | None = None, patience: int = 10) -> None:
         model = reconstruction.model
+        if model.discrete is not None:
+            raise ConfigError("Counts and binary readings are filtered as files (filter_recordings), not online yet.")
         self.reconstruction = reconstruction
         self.set_gate(gate, patience)
         self.columns = model_columns(reconstruction)

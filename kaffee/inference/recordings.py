@@ -5,15 +5,20 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import GAUSSIAN
 from kaffee.data.series import Series
-from kaffee.filtering.gated import make_gate
+from kaffee.errors import DataError
+from kaffee.filtering.gated import Row, Track, make_gate
+from kaffee.filtering.recursion import Step
 from kaffee.filtering.smoother import smooth_rows
-from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
+from kaffee.filtering.sweep import batch_recordings, keep_row, split_recordings, sweep
 from kaffee.inference.matching import match_series
 from kaffee.inference.results import Estimate, Estimates, RowArrays
 from kaffee.metrics.scores import NLL_UNIT
+from kaffee.model.discrete import reading_noise
 
 
 def filter_recordings(
@@ -23,6 +28,8 @@ def filter_recordings(
     gate: float | None = None,
     patience: int = 10,
     any_step: bool = False,
+    covariances: bool = False,
+    observation_std: Series | None = None,
 ) -> Estimates:
     """Filter recordings by the recursion of the model's own method (Eqs. kf_predict_mean to kf_update_cov).
 
@@ -33,14 +40,23 @@ def filter_recordings(
         gate: Reject readings whose squared normalised innovation exceeds this chi-square quantile, such as 0.9999.
         patience: Rejections in a row after which a coordinate is believed again.
         any_step: Accept a time step that is not the model's.
+        covariances: Keep `state_covariance`, (T, M, M), that of the latent state given all readings so far.
+        observation_std: Of the noise of every reading, in data units: rows and columns as those of the model's in
+            `series`. It takes the place of the model's own observation noise; NaN: that.
     """
     series = match_series(reconstruction, series, any_step=any_step)
     model, scaler = reconstruction.model, reconstruction.scaler
     x = batch_recordings(series.standardised(scaler), model.dtype)
-    rows = sweep(model, reconstruction.filter, x, gate=make_gate(gate, patience)).rows
-    arrays = [RowArrays(row, scaler) for row in split_recordings(rows, series.lengths)]
+    keep = _keep_covariance if covariances else keep_row
+    variance = _read_noise(reconstruction, series, observation_std)
+    rows = sweep(model, reconstruction.filter, x, gate=make_gate(gate, patience), keep=keep, variance=variance).rows
+    each_row = split_recordings(rows, series.lengths)
+    arrays: list[Any] = [RowArrays(row[0] if covariances else row, scaler) for row in each_row]
+    if covariances:
+        pairs = zip(arrays, each_row, strict=True)
+        arrays = [{**known, "state_covariance": np.asarray(row[1], np.float64)} for known, row in pairs]
     counts = sum(each["accepted"][~np.isnan(each["log_likelihood"])].sum(axis=0) for each in arrays)
-    entries, units = int(np.sum(counts)), float(counts @ np.log(scaler.scale))
+    entries, units = int(np.sum(counts)), float(counts @ scaler.log_scale)
     total = sum(float(np.nansum(each["log_likelihood"])) for each in arrays)
     facts = {
         "nll": -(total + units) / entries if entries else None,
@@ -50,16 +66,49 @@ def filter_recordings(
         "rejected": sum(int(each["rejected"].sum()) for each in arrays),
         "restarts": sum(int(each["restarted"][1:].sum()) for each in arrays),
     }
-    return _collect(series, "filtered", arrays, facts)
+    return _collect(series, "filtered", arrays, facts, scaler.likelihood)
 
 
-def smooth(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Estimates:
+def _read_noise(reconstruction: Reconstruction, series: Series, std: Series | None) -> Float[Array, "T R N"] | None:
+    """Convert standard deviations of readings in data units to variances in standard ones, time first."""
+    if std is None:
+        return None
+    if std.lengths != series.lengths or std.num_coordinates != series.num_coordinates:
+        raise DataError(
+            f"{std.label}: standard deviations of {std.num_coordinates} columns and {std.lengths} rows; readings have "
+            f"{series.num_coordinates} columns and {series.lengths} rows."
+        )
+    scale = reconstruction.scaler.scale
+    values = np.full((max(series.lengths), series.num_recordings, series.num_coordinates), np.nan)
+    for r, each in enumerate(std.recordings):
+        if (each <= 0).any():
+            raise DataError(f"{std.label}: standard deviations are positive; recording {r} has {np.nanmin(each):g}.")
+        values[: len(each), r] = (each / scale) ** 2
+    return jnp.asarray(values, reconstruction.model.dtype)
+
+
+def _keep_covariance(track: Track, row: Row, step: Step) -> tuple[Row, Any]:
+    return row, track.belief.moments().covariance
+
+
+def smooth(
+    reconstruction: Reconstruction,
+    series: Series,
+    *,
+    any_step: bool = False,
+    covariances: bool = False,
+    observation_std: Series | None = None,
+) -> Estimates:
     """Smooth recordings: the state at every row given all readings before and after it.
 
-    A Rauch-Tung-Striebel pass back over the filter of the model's own method; see `kaffee.filtering.smoother`.
+    A Rauch-Tung-Striebel pass back over the filter of the model's own method; see `kaffee.filtering.smoother`. With
+    `covariances`, results have the `state_covariance` of the latent state, (T, M, M); `observation_std` is as in
+    `filter_recordings`.
     """
     series = match_series(reconstruction, series, any_step=any_step)
-    return _collect(series, "smoothed", _smooth(reconstruction, series), {})
+    variance = _read_noise(reconstruction, series, observation_std)
+    smoothed = _smooth(reconstruction, series, covariances=covariances, variance=variance)
+    return _collect(series, "smoothed", smoothed, {}, reconstruction.scaler.likelihood)
 
 
 def impute(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Estimates:
@@ -79,23 +128,39 @@ def impute(reconstruction: Reconstruction, series: Series, *, any_step: bool = F
     return _collect(series, "imputed", filled, {"imputed": missing, "imputed_fraction": series.missing_fraction})
 
 
-def _smooth(reconstruction: Reconstruction, series: Series) -> list[dict[str, np.ndarray]]:
+def _smooth(
+    reconstruction: Reconstruction,
+    series: Series,
+    *,
+    covariances: bool = False,
+    variance: Float[Array, "T R N"] | None = None,
+) -> list[dict[str, np.ndarray]]:
     model, scaler = reconstruction.model, reconstruction.scaler
     x = batch_recordings(series.standardised(scaler), model.dtype)
-    rows = smooth_rows(model, reconstruction.filter, x, jnp.asarray(series.lengths))
-    noise = np.asarray(model.shell.observation_variance(), np.float64)
+    rows = smooth_rows(
+        model, reconstruction.filter, x, jnp.asarray(series.lengths), variance=variance, covariances=covariances
+    )
     smoothed = []
     for row in split_recordings(rows, series.lengths):
-        state_mean, state_std, signal_mean, signal_std = (np.asarray(moment, np.float64) for moment in row)
-        arrays = {"mean": scaler.inverse(signal_mean), "std": scaler.inverse_std(signal_std)}
-        arrays["reading_std"] = scaler.inverse_std(np.sqrt(signal_std**2 + noise))
-        smoothed.append(arrays | {"state_mean": state_mean, "state_std": state_std})
+        state_mean, state_std, signal_mean, signal_std, *whole = (np.asarray(moment, np.float64) for moment in row)
+        mean, std = scaler.signal_moments(signal_mean, signal_std)
+        noise = reading_noise(model.discrete, model.shell.observation_variance(), jnp.asarray(signal_mean))
+        reading_std = np.sqrt(signal_std**2 + np.asarray(noise, np.float64))
+        arrays = {"mean": mean, "std": std, "reading_std": scaler.reading_moments(signal_mean, reading_std)[1]}
+        arrays |= {"state_mean": state_mean, "state_std": state_std}
+        smoothed.append(arrays | ({"state_covariance": whole[0]} if whole else {}))
     return smoothed
 
 
-def _collect(series: Series, kind: str, arrays: Sequence[Mapping[str, np.ndarray]], facts: dict[str, Any]) -> Estimates:
+def _collect(
+    series: Series,
+    kind: str,
+    arrays: Sequence[Mapping[str, np.ndarray]],
+    facts: dict[str, Any],
+    likelihood: str = GAUSSIAN,
+) -> Estimates:
     """Put the arrays of every recording beside its times."""
     times = series.times or (None,) * series.num_recordings
-    estimates = tuple(Estimate(series.columns, t, each) for t, each in zip(times, arrays, strict=True))
+    estimates = tuple(Estimate(series.columns, t, each, likelihood) for t, each in zip(times, arrays, strict=True))
     facts = {"recordings": series.num_recordings, "steps": series.num_steps, **facts}
     return Estimates(estimates, kind, facts, series.name, series.origin)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import ndtri
+from scipy.special import betaincinv, ndtri
 
-from kaffee.data.scaler import Scaler
+from kaffee.data.scaler import GAUSSIAN, Scaler
 from kaffee.data.series import Series
 from kaffee.data.timeaxis import NUMBERED, Origin
 from kaffee.errors import ConfigError, DataError
@@ -44,18 +44,20 @@ def _float64(values: Any) -> np.ndarray:
 
 
 _IN_DATA_UNITS: dict[str, Callable[[Row, Scaler], np.ndarray]] = {
-    "mean": lambda row, scaler: scaler.inverse(_float64(row.signal_mean)),
-    "std": lambda row, scaler: scaler.inverse_std(_float64(row.signal_std)),
-    "predicted_mean": lambda row, scaler: scaler.inverse(_float64(row.reading_mean)),
-    "predicted_std": lambda row, scaler: scaler.inverse_std(_float64(row.reading_std)),
+    "mean": lambda row, scaler: scaler.signal_moments(_float64(row.signal_mean), _float64(row.signal_std))[0],
+    "std": lambda row, scaler: scaler.signal_moments(_float64(row.signal_mean), _float64(row.signal_std))[1],
+    "predicted_mean": lambda row, scaler: scaler.reading_moments(_float64(row.reading_mean), _float64(row.reading_std))[
+        0
+    ],
+    "predicted_std": lambda row, scaler: scaler.reading_moments(_float64(row.reading_mean), _float64(row.reading_std))[
+        1
+    ],
     "state_mean": lambda row, _: _float64(row.state_mean),
     "state_std": lambda row, _: _float64(row.state_std),
     "predicted_state_mean": lambda row, _: _float64(row.predicted_state_mean),
     "predicted_state_std": lambda row, _: _float64(row.predicted_state_std),
     # log p_data(x) = log p_standard((x - mean) / scale) - sum log scale
-    "log_likelihood": lambda row, scaler: (
-        0.0 - _float64(row.nll) - np.asarray(row.accepted, bool) @ np.log(scaler.scale)
-    ),
+    "log_likelihood": lambda row, scaler: 0.0 - _float64(row.nll) - np.asarray(row.accepted, bool) @ scaler.log_scale,
     "nis": lambda row, _: _float64(row.nis),
     "accepted": lambda row, _: np.asarray(row.accepted, bool),
     "rejected": lambda row, _: np.asarray(row.rejected, bool),
@@ -109,6 +111,7 @@ class Estimate:
     columns: tuple[str, ...]
     times: np.ndarray | None
     arrays: Mapping[str, np.ndarray]
+    likelihood: str = GAUSSIAN
 
     def __getattr__(self, name: str) -> np.ndarray:
         arrays = self.__dict__.get("arrays", {})
@@ -127,11 +130,22 @@ class Estimate:
         return QUANTITIES[int(faults[np.argmax(faults > 0)])] if faults.size else ""
 
     def quantile(self, level: float) -> Float[np.ndarray, "T N"]:
-        """Compute a quantile: of the members if there are any, else of a normal distribution."""
+        """Compute a quantile: of the members if there are any, else of a normal distribution.
+
+        Of a rate of counts it is that of the lognormal distribution, of a probability that of the beta distribution
+        with this mean and standard deviation.
+        """
         check_levels([level])
         if "members" in self.arrays:
             return np.nanquantile(self.members, level, axis=0)
-        return self.arrays["values" if "values" in self.arrays else "mean"] + ndtri(level) * self.std
+        mean = self.arrays["values" if "values" in self.arrays else "mean"]
+        if self.likelihood == GAUSSIAN or "values" in self.arrays:
+            return mean + ndtri(level) * self.std
+        if self.likelihood == "poisson":
+            width = np.sqrt(np.log1p((self.std / mean) ** 2))
+            return mean * np.exp(width * ndtri(level) - 0.5 * width**2)
+        size = np.maximum(mean * (1.0 - mean) / np.maximum(self.std, 1e-12) ** 2 - 1.0, 1e-9)
+        return betaincinv(mean * size, (1.0 - mean) * size, level)
 
     def variables(self, levels: Sequence[float]) -> dict[str, np.ndarray]:
         """Collect everything that a table has for every coordinate: mean, std, q05, ..."""

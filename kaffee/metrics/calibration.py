@@ -43,6 +43,36 @@ def ks_distance(u: Float[np.ndarray, " T"]) -> float:
     return float(np.max(np.maximum(np.arange(1, n + 1) / n - ordered, ordered - np.arange(n) / n)))
 
 
+def relative_ranks(
+    members: Float[np.ndarray, "K *shape"], values: Float[np.ndarray, "*shape"], rng: np.random.Generator
+) -> Float[np.ndarray, "*shape"]:
+    """Return the rank of values among ensemble members as a number from 0 to 1, uniform if both are drawn alike.
+
+    (number below + an even draw among those that are equal + u) / (K + 1), u uniform; NaN where one of them is missing.
+
+    >>> bool(relative_ranks(np.array([[1.0], [2.0]]), np.array([3.0]), np.random.default_rng(0))[0] > 2 / 3)
+    True
+    """
+    below = np.sum(members < values, axis=0) + rng.integers(0, np.sum(members == values, axis=0) + 1)
+    missing = np.isnan(values) | np.isnan(members).any(axis=0)
+    return np.where(missing, np.nan, (below + rng.uniform(size=values.shape)) / (len(members) + 1))
+
+
+def histogram_density(u: Float[np.ndarray, "..."], bins: int = 20) -> Float[np.ndarray, " B"]:
+    """Return the histogram of numbers from 0 to 1 as a density, 1 everywhere if they are uniform; NaN is left out."""
+    known = u[~np.isnan(u)]
+    counts = np.histogram(known, bins=bins, range=(0.0, 1.0))[0]
+    return counts * bins / known.size if known.size else np.full(bins, np.nan)
+
+
+def bin_spread_and_error(
+    spread: Float[np.ndarray, " T"], error: Float[np.ndarray, " T"], bins: int = 10
+) -> Float[np.ndarray, "B 2"]:
+    """Return root mean square spread and error in bins of equal size by spread; on the diagonal if spread is error."""
+    parts = np.array_split(np.argsort(spread), max(1, min(bins, len(spread))))
+    return np.array([[np.sqrt(np.mean(each[part] ** 2)) for each in (spread, error)] for part in parts])
+
+
 # Limits that a correctly specified model stays within. `num` is the number of independent quantities that a
 # check looks at; all of them keep their limits together with probability CONFIDENCE.
 

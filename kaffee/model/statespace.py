@@ -11,40 +11,59 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.errors import ConfigError, DataError, unknown
 from kaffee.model.core import Core
+from kaffee.model.discrete import Discrete
 from kaffee.model.observation import ObservationMap, Projection
 
 PARTS = ("core", "shell", "embedding", "observation")
-# Keeps standard deviations between 4.5e-5 and 2.2e4 in standardised units. With a bound of 20, variances of one model
-# can differ by more than float32 can subtract: 17 of 150 random models had an indefinite innovation covariance.
+# Keeps trained standard deviations between 4.5e-5 and 2.2e4 in standardised units. With a bound of 20, variances of one
+# model can differ by more than float32 can subtract: 17 of 150 random models had an indefinite innovation covariance.
 LOG_STD_BOUND = 10.0
 
 
 class Shell(eqx.Module):
-    """Gamma = diag(exp(2 g)) and Lambda = diag(exp(2 l)) as log standard deviations, in standardised units."""
+    """Gamma = diag(exp(2 g)) and Lambda = diag(exp(2 l)) as log standard deviations, in standardised units.
+
+    Attributes:
+        bound: Of |g| and |l|, so that training cannot take them out of the range of single precision.
+    """
 
     log_process_std: Float[Array, " M"]
     log_observation_std: Float[Array, " N"]
+    bound: float = eqx.field(static=True, default=LOG_STD_BOUND)
 
     @classmethod
-    def from_std(cls, process_std: Any, observation_std: Any, dtype: Any = jnp.float32) -> "Shell":
-        """Build a shell from standard deviations."""
+    def from_std(
+        cls, process_std: Any, observation_std: Any, dtype: Any = jnp.float32, *, bound: float | None = None
+    ) -> "Shell":
+        """Build a shell from standard deviations, which are kept as given.
+
+        Args:
+            bound: Of their logarithms; None: `LOG_STD_BOUND`, or a larger one where a given scale needs it.
+
+        >>> float(Shell.from_std([1e-9], [0.5]).process_variance()[0] ** 0.5)  # doctest: +ELLIPSIS
+        1.00000...e-09
+        """
         process, observation = jnp.asarray(process_std, dtype), jnp.asarray(observation_std, dtype)
         for name, std in (("process", process), ("observation", observation)):
             if not bool(jnp.all(jnp.isfinite(std) & (std > 0))):
                 raise ConfigError(f"Every {name} standard deviation must be positive and finite; got {std}.")
-        return cls(jnp.log(process), jnp.log(observation))
+            if not bool(jnp.all((std**2 >= jnp.finfo(std.dtype).tiny) & jnp.isfinite(std**2))):
+                raise ConfigError(f"The square of a {name} standard deviation does not fit into {std.dtype}: {std}.")
+        logs = jnp.log(process), jnp.log(observation)
+        needed = max(float(jnp.max(jnp.abs(each), initial=0.0)) for each in logs)
+        return cls(*logs, max(LOG_STD_BOUND, float(np.ceil(needed))) if bound is None else bound)
 
     def process_variance(self) -> Float[Array, " M"]:
         """Compute the diagonal of Gamma."""
-        return _variance(self.log_process_std)
+        return _variance(self.log_process_std, self.bound)
 
     def observation_variance(self) -> Float[Array, " N"]:
         """Compute the diagonal of Lambda."""
-        return _variance(self.log_observation_std)
+        return _variance(self.log_observation_std, self.bound)
 
 
-def _variance(log_std: Float[Array, " K"]) -> Float[Array, " K"]:
-    return jnp.exp(2.0 * jnp.clip(log_std, -LOG_STD_BOUND, LOG_STD_BOUND))
+def _variance(log_std: Float[Array, " K"], bound: float) -> Float[Array, " K"]:
+    return jnp.exp(2.0 * jnp.clip(log_std, -bound, bound))
 
 
 def split_residuals(residual_std: Float[Array, " N"], latent_dim: int, alpha: float = 0.9) -> Shell:
@@ -55,7 +74,8 @@ def split_residuals(residual_std: Float[Array, " N"], latent_dim: int, alpha: fl
     if not 0.0 < alpha < 1.0:
         raise ConfigError(f"alpha, the share of the residual variance given to Lambda, lies in (0, 1), not {alpha}.")
     q = jnp.mean((1.0 - alpha) ** 0.5 * residual_std)
-    return Shell.from_std(jnp.full(latent_dim, q), alpha**0.5 * residual_std, residual_std.dtype)
+    scales = jnp.full(latent_dim, q), alpha**0.5 * residual_std
+    return Shell.from_std(*scales, residual_std.dtype, bound=LOG_STD_BOUND)
 
 
 class Climate(eqx.Module):
@@ -96,7 +116,8 @@ class StateSpaceModel(eqx.Module):
     The model works in standardised coordinates; a `Reconstruction` holds the scaler beside it, since statistics of the
     data inside the model would make every data set a new program to compile. The initial state of an observation x is
     E x, by the embedding E, with the observed part overwritten; or, with a climate, that of training data given x
-    (`kaffee.filtering.likelihood.start_belief`).
+    (`kaffee.filtering.likelihood.start_belief`). With `discrete`, readings are counts or binary ones of B z, encoded
+    (`kaffee.model.discrete`), and Lambda is only the width of their noise as the prior saw it.
     """
 
     core: Core
@@ -104,6 +125,7 @@ class StateSpaceModel(eqx.Module):
     observation: ObservationMap
     embedding: Float[Array, "M N"]
     climate: Climate | None = None
+    discrete: Discrete | None = None
 
     @classmethod
     def create(
@@ -138,6 +160,8 @@ class StateSpaceModel(eqx.Module):
             ("climate.mean", getattr(self.climate, "mean", None), (M,)),
             ("climate.factor", getattr(self.climate, "factor", None), (M, M)),
             ("climate.states", states, (*getattr(states, "shape", ())[:1], M)),
+            ("discrete.offset", getattr(self.discrete, "offset", None), (N,)),
+            ("discrete.gain", getattr(self.discrete, "gain", None), (N,)),
         ):
             given = getattr(array, "shape", shape)
             if given != shape:
@@ -177,7 +201,7 @@ class StateSpaceModel(eqx.Module):
 
     def replace(self, **parts: Any) -> "StateSpaceModel":
         """Copy the model with some parts replaced."""
-        return StateSpaceModel(**{name: getattr(self, name) for name in (*PARTS, "climate")} | parts)
+        return StateSpaceModel(**{name: getattr(self, name) for name in (*PARTS, "climate", "discrete")} | parts)
 
     def exact(self) -> "StateSpaceModel":
         """Return the model with the core's exact Jacobian (`Core.exact`)."""

@@ -250,7 +250,27 @@ def _show_skill(scores: Scores) -> Section:
     )
     columns = ("steps", "method", "marginal nll", "crps", "rmse", "coverage 90 %", "readings")
     table = Table(f"Scores of forecasts from {scores.num_starts} held-out rows", columns, rows, note=note)
-    return Section("Skill", tables=[table], pictures=[Picture("Forecasts against baselines", caption, figure)])
+    pictures = [Picture("Forecasts against baselines", caption, figure), *_draw_ensembles(scores)]
+    return Section("Skill", tables=[table], pictures=pictures)
+
+
+def _draw_ensembles(scores: Scores) -> list[Picture]:
+    """Draw spread beside error, and where readings rank among members; older certificates have neither."""
+    if not scores.rank_histogram:
+        return []
+    error = [score.rmse_standard for score in scores.methods[SURROGATE]]
+    curves = {"": {"RMSE of the mean": (scores.horizons, error), "spread": (scores.horizons, scores.spread)}}
+    beside = figures.plot_curves(curves, x="horizon (steps)", y="standardised", log_x=len(scores.horizons) > 2)
+    last = scores.horizons[-1]
+    count = scores.methods[SURROGATE][-1].num_entries
+    return [
+        Picture("Spread and skill", "Of an honest ensemble, spread is the error of its mean.", beside),
+        Picture(
+            f"Rank histogram at {last} step{'s' * (last > 1)}",
+            f"Rank of {count} readings among {scores.members} members; flat if they are drawn alike.",
+            figures.plot_pit(scores.rank_histogram[-1], count),
+        ),
+    ]
 
 
 def _show_inputs(gain: InputGain) -> Section:

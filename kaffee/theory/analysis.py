@@ -89,7 +89,7 @@ class Analysis:
 
     def observe(self, states: Float[np.ndarray, "... M"]) -> Float[np.ndarray, "... N"]:
         """Return latent states as observations in data units."""
-        return self.scaler.inverse(states @ self.observation.T)
+        return self.scaler.inverse_signal(states @ self.observation.T)
 
     def to_record(self) -> dict[str, Any]:
         """Convert to JSON values, without the free run and the refits' basins."""
@@ -216,7 +216,7 @@ def analyse(
         ends=shares,
         measured=measured,
         spectrum=spectrum,
-        free_run=scaler.inverse(run @ B.T),
+        free_run=scaler.inverse_signal(run @ B.T),
         basins=basins,
         observation=B,
         scaler=scaler,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief, Innovation, gain, innovation_covariance
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, step
 from kaffee.model.observation import ObservationMap
@@ -92,6 +93,11 @@ def trace(recursion: Recursion, dynamics: Dynamics, observations: Observations) 
     >>> round(float(run.transported().squeeze())), round(float(run.innovation_covariance().squeeze()))
     (4, 6)
     """
+    if dynamics.discrete is not None:
+        raise ConfigError(
+            "The filter of counts or binary readings is linearised at modes, which diagnoses do not follow yet. Use "
+            "the certificate, or diagnose a model with Gaussian readings."
+        )
 
     def body(belief: Belief, row: tuple[Any, ...]) -> tuple[Belief, Any]:
         now = step(recursion, dynamics, observations.observation, belief, *row)

@@ -20,7 +20,7 @@ from kaffee.model.core import Core
 from kaffee.model.inputs import Driven, undriven
 from kaffee.model.maps import Linear
 from kaffee.model.observation import LinearObservation
-from kaffee.model.statespace import Climate, Shell, StateSpaceModel
+from kaffee.model.statespace import LOG_STD_BOUND, Climate, Shell, StateSpaceModel
 from kaffee.training.adaptation import Adaptation, adapt
 from kaffee.training.autoregression import (
     FARTHEST_REST,
@@ -116,6 +116,7 @@ def build_state_space(regression: Autoregression, series: Series, share: float =
         shell=Shell.from_std(
             np.concatenate([np.full(N, unit * np.sqrt(share)), np.full(M - N, LEAST_STD)]),
             np.maximum(np.sqrt((1.0 - share) * np.diag(regression.Q)), LEAST_STD),
+            bound=LOG_STD_BOUND,
         ),
         observation=LinearObservation(_single(np.hstack([L, np.zeros((N, M - N))]))),
         embedding=_single(embedding),
@@ -215,7 +216,9 @@ def with_gates(model: StateSpaceModel, num_gates: int, *, key: Key[Array, ""]) -
     return StateSpaceModel(
         core=core,
         shell=Shell.from_std(
-            np.concatenate([process, np.full(num_gates, GATE_STD)]), jnp.exp(model.shell.log_observation_std)
+            np.concatenate([process, np.full(num_gates, GATE_STD)]),
+            jnp.exp(model.shell.log_observation_std),
+            bound=model.shell.bound,
         ),
         observation=LinearObservation(_single(np.hstack([B, np.zeros((len(B), num_gates))]))),
         embedding=_single(np.vstack([E, V @ E])),

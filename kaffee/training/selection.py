@@ -204,7 +204,8 @@ class Judge:
 def scale_noise(model: StateSpaceModel, process: float, observation: float) -> StateSpaceModel:
     """Multiply standard deviations of process and observation noise by exp of these numbers."""
     shell = model.shell
-    return model.replace(shell=Shell(shell.log_process_std + process, shell.log_observation_std + observation))
+    scaled = Shell(shell.log_process_std + process, shell.log_observation_std + observation, shell.bound)
+    return model.replace(shell=scaled)
 
 
 @eqx.filter_jit

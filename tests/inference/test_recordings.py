@@ -222,3 +222,36 @@ def test_nine_in_ten_of_the_withheld_readings_lie_in_their_bands(reconstruction)
     inside = np.abs(truth - found[0].values)[withheld] < 1.6448536 * found[0].std[withheld]
     spread = 3.0 * np.sqrt(0.9 * 0.1 / inside.size)  # three standard errors of a share
     assert abs(inside.mean() - 0.9) < spread < 0.05
+
+
+def test_noise_of_every_reading_takes_the_place_of_the_models(reconstruction, filtered):
+    """The model's own noise changes nothing, NaN is the model's own, and a reading without noise is the signal."""
+    series = recordings()
+    own = SCALER.scale * np.sqrt(np.asarray(reconstruction.model.shell.observation_variance()))
+
+    def filter_with(std):
+        noise = Series.from_arrays([np.broadcast_to(std, x.shape) for x in series.recordings], times=series.times)
+        return filter_recordings(reconstruction, series, observation_std=noise)
+
+    same = filter_with(own)
+    for ours, theirs in zip(same, filtered, strict=True):
+        np.testing.assert_allclose(ours.mean, theirs.mean, rtol=1e-4)
+        np.testing.assert_allclose(ours.predicted_std[1:], theirs.predicted_std[1:], rtol=1e-4)
+    half = filter_with([own[0], np.nan])
+    np.testing.assert_allclose(half[1].mean, filtered[1].mean, rtol=1e-4)
+    sharp = filter_with(1e-3 * own)
+    seen = ~np.isnan(series.recordings[1])[1:]
+    np.testing.assert_allclose(sharp[1].mean[1:][seen], series.recordings[1][1:][seen], rtol=1e-4)
+    with pytest.raises(DataError, match="positive"):
+        filter_with(0.0)
+    with pytest.raises(DataError, match="standard deviations of 1 columns"):
+        filter_recordings(reconstruction, series, observation_std=series.select(["left"]))
+
+
+def test_covariances_are_kept_on_request(reconstruction):
+    series = recordings()
+    for run in (filter_recordings, smooth):
+        estimate = run(reconstruction, series, covariances=True)[1]
+        variances = np.diagonal(estimate.state_covariance, axis1=1, axis2=2)
+        np.testing.assert_allclose(np.sqrt(variances), estimate.state_std, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(estimate.state_covariance, estimate.state_covariance.swapaxes(1, 2), atol=1e-6)

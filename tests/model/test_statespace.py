@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import LATENT, MAPS, OBSERVED, PROPERTY, make_core, make_model, matrix_of
 
+from kaffee.checkpoint.reconstruction import Reconstruction, load
+from kaffee.data.scaler import Scaler
 from kaffee.errors import ConfigError
+from kaffee.model.alrnn import ALRNN
 from kaffee.model.observation import Projection
 from kaffee.model.statespace import LOG_STD_BOUND, PARTS, Shell, StateSpaceModel, split_residuals, trainable
 
@@ -78,6 +81,18 @@ def test_variances_are_squares(x64):
     shell = Shell.from_std([0.1, 2.0], [0.5], np.float64)
     np.testing.assert_allclose(shell.process_variance(), [0.01, 4.0], rtol=1e-14)
     np.testing.assert_allclose(shell.observation_variance(), [0.25], rtol=1e-14)
+
+
+def test_given_scales_are_kept_and_trained_ones_are_bounded(tmp_path):
+    shell = Shell.from_std([1e-9, 1.0], [1e6])
+    np.testing.assert_allclose(np.sqrt(shell.process_variance()), [1e-9, 1.0], rtol=1e-5)
+    np.testing.assert_allclose(np.sqrt(shell.observation_variance()), [1e6], rtol=1e-5)
+    assert Shell.from_std([1e-3], [1.0]).bound == split_residuals(jnp.full(1, 1e-9), 2).bound == LOG_STD_BOUND
+    model = StateSpaceModel.create(ALRNN.create(2, 1, key=jax.random.key(0)), 1, key=jax.random.key(1))
+    saved = Reconstruction(model.replace(shell=shell), Scaler.identity(1)).save(tmp_path / "model")
+    assert load(saved).model.shell.bound == shell.bound == 21.0
+    with pytest.raises(ConfigError, match="does not fit into float32"):
+        Shell.from_std([1e-30], [1.0])
 
 
 @PROPERTY
