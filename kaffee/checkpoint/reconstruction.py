@@ -92,7 +92,7 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
             f"An observation map of class {type(observation).__name__} cannot be saved; use a Projection or "
             "LinearObservation."
         )
-    meta = {
+    meta: dict[str, Any] = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
         "versions": versions(),
@@ -104,6 +104,8 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
         "method": reconstruction.method,
         "provenance": dict(reconstruction.provenance),
     }
+    if isinstance(observation, LinearObservation) and observation.hidden:
+        meta["observation"]["hidden"] = observation.hidden
     if reconstruction.filter_name != "ekf":
         meta["filter"] = reconstruction.filter_name
     return write_record(Path(folder), "model", named_arrays(model), meta).parent
@@ -168,10 +170,12 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         raise CheckpointError(f"Unknown core type {entry['type']!r:.80}; known: {', '.join(CORE_TYPES)}.")
     if entry["type"] != "custom" and given is not None:
         raise WrongCall(f"The core is a built-in {entry['type']} that needs no core=; use load(folder).")
-    N, M = seen["num_observed"], seen["latent_dim"]
-    for size in (N, M):
+    N, M, hidden = seen["num_observed"], seen["latent_dim"], seen.get("hidden", 0)
+    for size in (N, M, hidden):
         if type(size) is not int:
             raise CheckpointError(f"A size of the model is {size!r}; it must be a whole number.")
+    if not 0 <= hidden < M:
+        raise CheckpointError(f"{hidden} of {M} latent coordinates are said to be hidden; at least one is observed.")
     if "embedding" not in arrays or arrays["embedding"].shape != (M, N):
         raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
     if seen["type"] not in _OBSERVATION_TYPES:
@@ -192,8 +196,10 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
             _check_core(core, M)
         if entry.get("confined", False):
             core = Confined(core, jnp.zeros(M), jnp.zeros(M))
-        linear = seen["type"] == "linear"
-        observation: ObservationMap = LinearObservation(jnp.zeros((N, M))) if linear else Projection(N, M)
+        observation: ObservationMap = Projection(N, M)
+        if seen["type"] == "linear":
+            offset = jnp.zeros(N) if "observation.offset" in arrays else None
+            observation = LinearObservation(jnp.zeros((N, M - hidden)), offset, hidden)
         # Models of older versions, and those of the paper, have no climate.
         climate = None
         if "climate.mean" in arrays:

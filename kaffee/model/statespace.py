@@ -140,7 +140,7 @@ class StateSpaceModel(eqx.Module):
             ("climate.states", states, (*getattr(states, "shape", ())[:1], M)),
         ):
             given = getattr(array, "shape", shape)
-            if given != shape:
+            if given[-len(shape) :] != shape:  # leading axes are windows, each with its own map and shell
                 raise ConfigError(f"{name} has shape {given}; with M = {M} and N = {N} it must be {shape}.")
 
     @property

@@ -1,5 +1,6 @@
 """Trace a run of the recursion: keep everything that the propositions of appendix A need."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from kaffee.filtering.gaussian import Belief, Innovation, gain, innovation_covariance
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, step
-from kaffee.model.observation import ObservationMap
+from kaffee.model.observation import LinearObservation, ObservationMap
 
 
 class Trace(eqx.Module):
@@ -93,15 +94,19 @@ def trace(recursion: Recursion, dynamics: Dynamics, observations: Observations) 
     (4, 6)
     """
 
+    observation = observations.observation
+    if isinstance(observation, LinearObservation):  # the propositions speak of Omega in N dimensions
+        observation = replace(observation, compressible=False)
+
     def body(belief: Belief, inputs: tuple[Array, Array]) -> tuple[Belief, Any]:
-        now = step(recursion, dynamics, observations.observation, belief, *inputs)
+        now = step(recursion, dynamics, observation, belief, *inputs)
         J = jax.vmap(dynamics.core.jacobian)(belief.mean)
         return now.filtered, (belief, J, now.predicted, now.innovation, now.filtered, now.fault)
 
     # Without the noise inside a core: the propositions speak of a deterministic F.
     _, kept = jax.lax.scan(body, dynamics.initial, (observations.x, observations.mask))
     variances = dynamics.process_variance, dynamics.observation_variance
-    return Trace(recursion, observations.observation, *variances, observations.mask, *kept)
+    return Trace(recursion, observation, *variances, observations.mask, *kept)
 
 
 def inner(X: Float[Array, "*batch K K"], Y: Float[Array, "*batch K K"]) -> Float[Array, "*batch"]:

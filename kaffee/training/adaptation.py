@@ -121,11 +121,11 @@ def _latent_states(model: StateSpaceModel, series: Series) -> Float[Array, "T M"
 def nll_objective(
     model: StateSpaceModel, series: Series, method: Method, settings: Adaptation, parts: tuple[str, ...]
 ) -> _NLLObjective:
-    """Build the objective of `method`; B has no hand-derived gradient, so training it goes through autodiff."""
+    """Build the objective of `method`."""
     return _NLLObjective(
         recursion=method.recursion,
         burn_in=settings.burn_in,
-        gradient="autodiff" if "observation" in parts else settings.gradient,
+        gradient=settings.gradient,
         segment=settings.segment,
         latent=_latent_states(model, series) if settings.start == "forced" else None,
         certain_start=settings.start == "observed",
