@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from kaffee.data.scaler import Scaler
-from kaffee.errors import CheckpointError, KaffeeError
+from kaffee.errors import CheckpointError, ConfigError, KaffeeError, unknown
 from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
@@ -46,6 +46,8 @@ class Reconstruction:
         method: Which row of the paper trained it ("prior" if none did).
         provenance: Seed, fingerprint of the data, versions, settings; JSON values.
         filter_name: The filter to use it with, as in `kaffee.filtering.filters`.
+        groups, scalers: Names and scalers of groups that share the core; empty if there are none. `group` takes one,
+            which everything that is done with a model is done with.
     """
 
     model: StateSpaceModel
@@ -55,6 +57,24 @@ class Reconstruction:
     method: str = "prior"
     provenance: Mapping[str, Any] = field(default_factory=dict)
     filter_name: str = "ekf"
+    groups: tuple[str, ...] = ()
+    scalers: tuple[Scaler, ...] = ()
+
+    def group(self, name: str | None) -> "Reconstruction":
+        """Take the model of one group, with its own map, shell and scaler; None: the model has no groups."""
+        if name is None:
+            if self.groups:
+                raise ConfigError(
+                    f"The model is shared by {len(self.groups)} groups. Name one of them (--group, or group=): "
+                    f"{', '.join(self.groups[:8])}{', ...' if len(self.groups) > 8 else ''}."
+                )
+            return self
+        if name not in self.groups:
+            raise ConfigError(unknown("group", name, self.groups) if self.groups else "The model has no groups.")
+        g = self.groups.index(name)
+        origin = {**self.provenance, "group": name}
+        model = self.model.select(g)
+        return replace(self, model=model, scaler=self.scalers[g], provenance=origin, groups=(), scalers=())
 
     @property
     def filter(self) -> Recursion:
@@ -106,6 +126,9 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
     }
     if isinstance(observation, LinearObservation) and observation.hidden:
         meta["observation"]["hidden"] = observation.hidden
+    if reconstruction.groups:
+        meta["groups"] = list(reconstruction.groups)
+        meta["scalers"] = [scaler.to_dict() for scaler in reconstruction.scalers]
     if reconstruction.filter_name != "ekf":
         meta["filter"] = reconstruction.filter_name
     return write_record(Path(folder), "model", named_arrays(model), meta).parent
@@ -176,7 +199,12 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
             raise CheckpointError(f"A size of the model is {size!r}; it must be a whole number.")
     if not 0 <= hidden < M:
         raise CheckpointError(f"{hidden} of {M} latent coordinates are said to be hidden; at least one is observed.")
-    if "embedding" not in arrays or arrays["embedding"].shape != (M, N):
+    groups = meta.get("groups", [])
+    named = isinstance(groups, list) and all(isinstance(name, str) for name in groups)
+    if not named or len(set(groups)) != len(groups) or (groups and seen["type"] != "linear"):
+        raise CheckpointError(f"'groups' must be names, each once, of a model with linear maps; not {groups!r:.80}.")
+    lead = (len(groups),) if groups else ()
+    if "embedding" not in arrays or arrays["embedding"].shape != (*lead, M, N):
         raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
     if seen["type"] not in _OBSERVATION_TYPES:
         raise CheckpointError(f"Unknown observation type {seen['type']!r:.80}.")
@@ -196,15 +224,18 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
             _check_core(core, M)
         if entry.get("confined", False):
             core = Confined(core, jnp.zeros(M), jnp.zeros(M))
-        observation: ObservationMap = Projection(N, M)
-        if seen["type"] == "linear":
-            offset = jnp.zeros(N) if "observation.offset" in arrays else None
-            observation = LinearObservation(jnp.zeros((N, M - hidden)), offset, hidden)
+        observation: ObservationMap
+        if seen["type"] == "projection":
+            observation = Projection(N, M)
+        else:
+            offset = jnp.zeros((*lead, N)) if "observation.offset" in arrays else None
+            observation = LinearObservation(jnp.zeros((*lead, N, M - hidden)), offset, hidden)
         # Models of older versions, and those of the paper, have no climate.
         climate = None
         if "climate.mean" in arrays:
             climate = Climate(jnp.zeros(M), jnp.zeros((M, M)), jnp.zeros(arrays["climate.states"].shape))
-        return StateSpaceModel(core, Shell(jnp.zeros(M), jnp.zeros(N)), observation, jnp.zeros((M, N)), climate)
+        shell = Shell(jnp.zeros((*lead, M)), jnp.zeros((*lead, N)))
+        return StateSpaceModel(core, shell, observation, jnp.zeros((*lead, M, N)), climate)
 
     return eqx.filter_eval_shape(build)
 
@@ -225,7 +256,11 @@ def _read_ties(meta: Mapping[str, Any], template: StateSpaceModel) -> Reconstruc
     name = meta.get("filter", "ekf")
     if not isinstance(name, str):
         raise CheckpointError(f"'filter' must be a word, not {name!r:.80}.")
-    return Reconstruction(template, scaler, tuple(columns), float(dt), method, provenance).with_filter(name)
+    groups, scalers = tuple(meta.get("groups", ())), tuple(map(Scaler.from_dict, meta.get("scalers", ())))
+    if len(groups) != len(scalers) or any(each.num_coordinates != N for each in scalers):
+        raise CheckpointError(f"{len(scalers)} scalers for {len(groups)} groups; there is one of {N} for each.")
+    blank = Reconstruction(template, scaler, tuple(columns), float(dt), method, provenance)
+    return replace(blank, groups=groups, scalers=scalers).with_filter(name)
 
 
 def _check_core(core: Core, latent_dim: int) -> None:

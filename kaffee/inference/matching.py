@@ -30,7 +30,7 @@ def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bo
     the other's, position decides, with a warning if it is the series that has them. `any_step` accepts a time step that
     is not the model's.
     """
-    wanted = model_columns(reconstruction)
+    wanted = model_columns(reconstruction.group(None))
     if set(wanted) <= set(series.columns):
         chosen = series.select(list(wanted))
     elif _decided_by_position(wanted, series, stacklevel=4):

@@ -6,7 +6,7 @@ until the filter has forgotten it; the Gaussian of training states given the rea
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from kaffee.data.gaps import evenly
 from kaffee.data.series import Series
@@ -22,16 +22,23 @@ WINDOW_ROWS, SKIPPED = 512, 64
 NUM_STATES = 256  # that free runs may go on from; with four times as many they are no better
 
 
-def filtering_windows(series: Series, latent_dim: int) -> Float[np.ndarray, "T W N"]:
-    """Cut recordings into windows for the filter of a model of this size, time first; NaN fills up short ones."""
+def filtering_windows(
+    series: Series, latent_dim: int
+) -> tuple[Float[np.ndarray, "T W N"], Int[np.ndarray, " W"]]:
+    """Cut recordings into windows for the filter of a model of this size, time first; NaN fills up short ones.
+
+    Returns also the recording of each window.
+    """
     rows = min(WINDOW_ROWS, max(series.lengths))
     # The rest of a recording is a window of its own if it is half a window, or all that there is.
-    cuts = [x[i : i + rows] for x in series.recordings for i in range(0, max(len(x) - rows // 2, 1), rows)]
+    parts = [(r, i) for r, T in enumerate(series.lengths) for i in range(0, max(T - rows // 2, 1), rows)]
+    cuts = [series.recordings[r][i : i + rows] for r, i in parts]
     most = min(MOST_WINDOWS, max(LEAST_WINDOWS, WINDOWS_TIMES_LATENTS // latent_dim), len(cuts))
     windows = np.full((rows, most, series.num_coordinates), np.nan)
-    for w, i in enumerate(evenly(len(cuts), most)):
+    chosen = evenly(len(cuts), most)
+    for w, i in enumerate(chosen):
         windows[: len(cuts[i]), w] = cuts[i]
-    return windows
+    return windows, np.array([parts[i][0] for i in chosen])
 
 
 def _keep_moments(track: Track, row: Row, step: Step) -> tuple[Float[Array, "R M"], Float[Array, "M M"], Array]:
@@ -53,13 +60,17 @@ def with_climate(model: StateSpaceModel, series: Series, recursion: Recursion) -
     If the model has no climate yet, a first pass starts from N(0, 1) and skips the beginning of every window; a second
     one starts from what it found.
     """
-    x = jnp.asarray(filtering_windows(series, model.latent_dim), model.dtype)
+    windows, owners = filtering_windows(series, model.latent_dim)
+    x = jnp.asarray(windows, model.dtype)
+    names = series.group_names
+    groups = jnp.asarray([names.index(series.groups[r]) for r in owners]) if model.num_groups else None
     passes = (min(SKIPPED, len(x) // 4), 0) if model.climate is None else (0,)
     if model.climate is None:
         M = model.latent_dim
         model = model.replace(climate=Climate.from_moments(np.zeros(M), np.eye(M), model.dtype))
     for skipped in passes:
-        swept = sweep(model, recursion, x, gate=make_gate(), keep=_keep_moments)
+        local = model if groups is None else model.select(groups)
+        swept = sweep(local, recursion, x, gate=make_gate(), keep=_keep_moments)
         means, totals, counts = (np.asarray(each, np.float64)[skipped:] for each in swept.rows)
         z = means[np.isfinite(means).all(axis=2)]
         if len(z) < 2:

@@ -1,0 +1,105 @@
+"""A map that is learned beside the fixed one: `python -m benchmarks.observation_maps`.
+
+100 channels of Lorenz-63 (three hidden coordinates, a random matrix) with 20 % noise. A plain `kaffee fit` gives every
+channel a latent coordinate; `--observation learned:3` learns a map from three components. Writes the angle between the
+span of the map and the true one, held-out NLL, the error of the filtered signal, and the distance of free runs from the
+true attractor after alignment (a linear regression of true states on filtered signals of the training rows).
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.series import Series
+from kaffee.fitting.defaults import settings_for
+from kaffee.fitting.pipeline import fit
+from kaffee.inference.ensembles import simulate as run_free
+from kaffee.inference.recordings import filter_recordings
+from kaffee.metrics.attractors import measure_distances
+from kaffee.records import machine, versions
+from kaffee.systems.catalogue import get_system
+from kaffee.systems.simulation import simulate
+from kaffee.training.components import principal_components, subspace_angle
+
+OUTPUT = Path(__file__).parent.parent / "results" / "observation_maps"
+CHANNELS, ROWS, NOISE, TEST = 100, 2000, 0.2, 0.2
+FREE_STEPS = 5000
+
+
+def observe(states: np.ndarray, channels: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Show states through a random matrix with gains of their own, and noise in shares of each channel's spread."""
+    rng = np.random.default_rng(seed)
+    B = rng.standard_normal((channels, states.shape[1])) * np.exp(0.5 * rng.standard_normal((channels, 1)))
+    signal = states @ B.T + rng.standard_normal(channels)
+    return B, signal, signal + noise * signal.std(axis=0) * rng.standard_normal(signal.shape)
+
+
+def lorenz(num_steps: int, seed: int) -> np.ndarray:
+    """Simulate Lorenz-63 without noise, each coordinate in units of its spread."""
+    states = simulate(get_system("lorenz63"), num_steps, process_noise=0.0, observation_noise=0.0, seed=seed).states
+    return (states - states.mean(axis=0)) / states.std(axis=0)
+
+
+def free_distance(model: Reconstruction, rows: np.ndarray, states: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+    """Measure the distance of the bare core's free run from the truth, in the coordinates of true states."""
+    signal = filter_recordings(model, Series.from_arrays(rows, columns=model.columns))[0].mean
+    A, *_ = np.linalg.lstsq(np.c_[signal, np.ones(len(signal))], states, rcond=1e-6)
+    run = run_free(model, FREE_STEPS, shell=False, seed=0)[0].values
+    if not np.isfinite(run).all():
+        return {"d_stsp": float("inf"), "d_h": float("inf")}
+    found = measure_distances(truth, [np.c_[run, np.ones(len(run))] @ A])[0]
+    return {"d_stsp": float(found.d_stsp), "d_h": float(found.d_h)}
+
+
+def judge(model: Reconstruction, cut: int, rows: np.ndarray, signal: np.ndarray, states: np.ndarray) -> dict[str, Any]:
+    """Score a model on rows after `cut` and its free run."""
+    test = filter_recordings(model, Series.from_arrays(rows[cut:], columns=model.columns))
+    error = (test[0].mean - signal[cut:]) / signal.std(axis=0)
+    free = free_distance(model, rows[:cut], states[:cut], lorenz(FREE_STEPS, 99))
+    return {"nll": test.facts["nll"], "rmse_signal": float(np.sqrt(np.mean(error[20:] ** 2))), **free}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--channels", type=int, default=CHANNELS)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    states = lorenz(given.rows, given.seed)
+    B, signal, rows = observe(states, given.channels, NOISE, given.seed)
+    series, cut = Series.from_arrays(rows), round((1.0 - TEST) * given.rows)
+    result: dict[str, Any] = {"channels": given.channels, "rows": given.rows, "noise": NOISE, "seed": given.seed}
+    for name, asked in (("learned", {"observation": {"components": 3}}), ("fixed", {})):
+        began = time.process_time()
+        settings = settings_for(series, {"seed": given.seed, **asked}, preset="quick")
+        found = fit(series, settings, dt=get_system("lorenz63").dt)
+        model = found.fitted.reconstruction
+        own = judge(model, cut, rows, signal, states)
+        own |= {"rung": settings.rung, "latent_dim": model.model.latent_dim, "cpu_seconds": time.process_time() - began}
+        own["chosen"] = model.provenance.get("rungs", {}).get("chosen")
+        if name == "learned":
+            units = model.scaler.scale[:, None]
+            standard = found.train.standardised(model.scaler)
+            own["angle"] = subspace_angle(units * np.asarray(model.model.observation.B), B)  # type: ignore[attr-defined]
+            own["angle_components"] = subspace_angle(units * principal_components(standard, 3).loadings, B)
+            result["components"] = judge(found.prior.reconstruction, cut, rows, signal, states)
+        result[name] = own
+        print(name, json.dumps(own), flush=True)
+    scale = np.array(found.train.concatenated().std(axis=0))
+    noise = NOISE * signal.std(axis=0) / scale
+    result["nll_of_truth"] = float(np.mean(0.5 * np.log(2.0 * np.pi * noise**2) + 0.5))
+    floor = measure_distances(lorenz(FREE_STEPS, 99), [lorenz(FREE_STEPS, 98)])[0]
+    result["floor"] = {"d_stsp": float(floor.d_stsp), "d_h": float(floor.d_h)}
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**result, "versions": versions(), "machine": machine()}, indent=1)
+    (OUTPUT / f"lorenz63_{given.channels}.json").write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
