@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from kaffee.certification.certificate import Certificate, CertificationSettings
+    from kaffee.certification.groups import GroupedCertificate
 
 _DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False, "observation": None}
 _FITTED = ("reconstruction_", "prior_", "settings_", "fit_")
@@ -295,8 +296,10 @@ class Surrogate:
         times: Any = None,
         settings: "CertificationSettings | None" = None,
         any_step: bool = False,
-    ) -> "Certificate":
+    ) -> "Certificate | GroupedCertificate":
         """Certify the surrogate on data that it was not fitted to, by default the part that `fit` held out.
+
+        A surrogate of groups is certified for each of them, and overall.
 
         `kaffee.zero_shot` holds out nothing unless it is told to: give new rows in X, or make it by
         `zero_shot(X, held_out=0.2)`. Rows that the model has read would flatter it.
@@ -310,6 +313,13 @@ class Surrogate:
                 "kaffee.certification.certify(surrogate.reconstruction_, train, test)."
             )
         train, held_out = self._parts
+        if model.groups:
+            from kaffee.certification.groups import certify_groups
+
+            if X is not None:
+                raise ConfigError("Of a surrogate of groups name the one that X is of: group(name).certify(X).")
+            own: dict[str, Any] = {"prior": self.prior_, "settings": settings, "any_step": any_step}
+            return certify_groups(model, train, self._held_out(held_out), **own)
         test = self._held_out(held_out) if X is None else self._matched(X, times)[0].series
         return certify(model, train, test, prior=self.prior_, settings=settings, any_step=any_step)
 
@@ -390,14 +400,14 @@ class Surrogate:
         return plot_calibration(checked.curve_levels, checked.curve, checked.pit, checked.num_entries)
 
     def _fitted_data(self) -> tuple[Data, Reconstruction]:
-        model = self.reconstruction_
+        model = self.reconstruction_.group(None)
         if self._data is None:
             raise ConfigError("A stored model does not keep the data it was fitted to. Pass X, which to go on from.")
         return self._data, model
 
     def _matched(self, X: Any, times: Any) -> tuple[Data, Reconstruction]:
         """Read data, and let the model take their names where it has none of its own."""
-        model = self.reconstruction_
+        model = self.reconstruction_.group(None)
         data = read_data(X, times, model_columns(model), model.provenance.get("frequency"))
         return data, adopt_columns(model, data.series)
 

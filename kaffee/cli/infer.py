@@ -73,7 +73,7 @@ def _filter(
         timed = reading.time_column != "none"
         how: dict[str, Any] = {"skip_broken": skip_broken, "levels": options.parse_levels(quantiles or "")}
         how |= {"any_step": reading.any_step or not timed, "time_column": reading.time_column if timed else None}
-        _filter_stream(run, core, by, believed, state, how, json=json)
+        _filter_stream(run, core, by, reading.group, believed, state, how, json=json)
         return
     if not files or output is None:
         raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
@@ -98,6 +98,7 @@ def _filter_stream(
     run: Path,
     core: str | None,
     by: str | None,
+    group: str | None,
     believed: dict[str, Any],
     state: Path | None,
     how: dict[str, Any],
@@ -109,7 +110,7 @@ def _filter_stream(
     from kaffee.inference.online import OnlineFilter
     from kaffee.inference.stream import Interruptible, follow
 
-    online = OnlineFilter(load(run, core=core).with_filter(by), **believed)
+    online = OnlineFilter(load(run, core=core).group(group).with_filter(by), **believed)
     if state is not None and (state / "online.json").exists():
         online.restore(state)
         if believed["gate"] is not None:
@@ -218,7 +219,7 @@ def _forecast(
     model, series = _open(run, files, output, reading, core, by)
     start = None if at is None else _parse_time(at, series.origin.dates)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
-    models = [each.with_filter(by) for each in load_pool(run, core=core)] if refits else model
+    models = [each.group(reading.group).with_filter(by) for each in load_pool(run, core=core)] if refits else model
     estimates = ensembles.forecast(models, series, steps, at=start, any_step=reading.any_step, **sampling)
     facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
     pooled = f" of {facts['models']} refits" if facts.get("models") else ""
@@ -243,6 +244,7 @@ def _run_free(
     runs: Annotated[int, typer.Option(min=1, help="How many runs.")] = 1,
     transient: Annotated[int, typer.Option(min=0, help="Steps before the first that is kept.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of start and noise.")] = 0,
+    group: options.Group = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -253,7 +255,7 @@ def _run_free(
 
     options.check_output(output)
     how: dict[str, Any] = {"shell": shell, "core_noise": core_noise, "runs": runs, "transient": transient, "seed": seed}
-    estimates = simulate(load(run, core=core), steps, **how)
+    estimates = simulate(load(run, core=core).group(group), steps, **how)
     facts = {**estimates.describe(), "seed": seed, "shell": shell}
     write_table(estimates.to_series(), output, facts, json=json, sentence=facts["divergence"])
     if (purpose := read_purpose(run)) and not json:
@@ -271,7 +273,7 @@ def _open(
     from kaffee.fitting.run import load
 
     options.check_output(output, files)
-    model = load(run, core=core).with_filter(by)
+    model = load(run, core=core).group(reading.group).with_filter(by)
     return model, reading.read(model, files)
 
 

@@ -89,6 +89,16 @@ class Fit:
     settings: FitSettings
     linear: Stage | None = None
 
+    def group(self, name: str) -> "Fit":
+        """Take the part of one group of recordings that share a core."""
+
+        def of(stage: Stage) -> Stage:
+            return stage._replace(reconstruction=stage.reconstruction.group(name))
+
+        linear = None if self.linear is None else of(self.linear)
+        train, test = self.train.of_group(name), self.test.of_group(name)
+        return replace(self, prior=of(self.prior), fitted=of(self.fitted), train=train, test=test, linear=linear)
+
 
 def train_prior(
     start: Reconstruction,

@@ -6,8 +6,9 @@ reference's coordinates, at a few lags h,
 
     min over T, c of   < |s_{t+h} - s_t - T^-1 f_h(T s_t + c)|^2 >  /  < |s_{t+h} - s_t|^2 >
 
-The law is that of states, wherever a recording has been; moments of a short recording are its own. There are many local optima, so that a search starts from the best of many
-orthogonal matrices. What symmetries of the system leave open, such as the sign of x and y of Lorenz-63, stays open.
+The law is that of states, wherever a recording has been; moments of a short recording are its own. There are many local
+optima, so that a search starts from the best of many orthogonal matrices. What symmetries of the system leave open,
+such as the sign of x and y of Lorenz-63, stays open.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Principal components of many channels: the start of an observation map that is learned.
 
-    x = C s + b + noise,    C = V (D - sigma^2)^{1/2}        (probabilistic principal components, Tipping and Bishop 1999)
+    x = C s + b + noise,    C = V (D - sigma^2)^{1/2}    (probabilistic principal components, Tipping and Bishop 1999)
 
 V and D are the leading eigenvectors and eigenvalues of the covariance of standardised rows, sigma^2 the mean of the
 others. C is scaled so that the scores s = C^+ (x - b) of the training rows have variance 1. Its columns are orthogonal:
