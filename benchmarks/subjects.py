@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.observation_maps import judge, lorenz, observe
+from benchmarks.observation_maps import PRETRAINING, judge, lorenz, observe
 from kaffee.checkpoint.reconstruction import Reconstruction, save
 from kaffee.data.series import Series
 from kaffee.fitting.defaults import settings_for
@@ -48,7 +48,7 @@ class Subject:
 
 
 def run(series: Series, given: dict[str, Any]) -> tuple[Fit, float]:
-    """Fit with a tenth of the usual training, which the data suggest; also return the seconds of processor time."""
+    """Fit with the settings that the data suggest, a tenth of the filter's updates; return also processor seconds."""
     began = time.process_time()
     settings = settings_for(series, {"test_fraction": TEST_FRACTION, **given}, preset="quick")
     return fit(series, settings, dt=DT), time.process_time() - began
@@ -60,7 +60,7 @@ def main() -> None:
     given = parser.parse_args()
     subjects = [Subject(number) for number in range(given.subjects)]
     ninth = Subject(SUBJECTS)
-    learned: dict[str, Any] = {"observation": {"components": 3}, "rung": "alrnn"}
+    learned: dict[str, Any] = {"observation": {"components": 3}, "rung": "alrnn", **PRETRAINING}
     result: dict[str, Any] = {"channels": CHANNELS, "train_rows": TRAIN, "seconds": {}, "shared": {}, "separate": {}}
     OUTPUT.mkdir(parents=True, exist_ok=True)
 
@@ -95,7 +95,10 @@ def main() -> None:
         both = [name for name in names if name in result["separate"]]
         if both:
             result["medians"] = {
-                key: {kind: float(np.median([result[kind][name][key] for name in both])) for kind in ("shared", "separate")}
+                key: {
+                    kind: float(np.median([result[kind][name][key] for name in both]))
+                    for kind in ("shared", "separate")
+                }
                 for key in own
             }
         keep()

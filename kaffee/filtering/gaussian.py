@@ -125,9 +125,7 @@ def innovation_covariance(
     return BP, BPB + jnp.eye(present.shape[1], dtype=covariance.dtype) * diagonal[:, None, :]
 
 
-def compress(
-    observation: LinearObservation, variance: Variances, mean: States, x: Readings, mask: Seen
-) -> Compressed:
+def compress(observation: LinearObservation, variance: Variances, mean: States, x: Readings, mask: Seen) -> Compressed:
     """Compress a reading of N channels into K numbers that say as much about the state."""
     present = mask.astype(mean.dtype)
     v = jnp.where(mask, x - observation.observe(mean), 0.0)
@@ -138,9 +136,7 @@ def compress(
     # Directions that no entry of this row shows have no information: with the jitter their factor is 0, as it should.
     largest = jnp.max(jnp.diagonal(G, axis1=1, axis2=2), axis=1)
     floor = relative_jitter(mean.dtype) * jnp.where(largest > 0, largest, 1.0)
-    U = lax.linalg.cholesky(
-        G + floor[:, None, None] * jnp.eye(G.shape[-1], dtype=G.dtype), symmetrize_input=False
-    )
+    U = lax.linalg.cholesky(G + floor[:, None, None] * jnp.eye(G.shape[-1], dtype=G.dtype), symmetrize_input=False)
     Ui = invert_factor(U)
     residual = jnp.einsum("wij,wj->wi", Ui, h)
     frame = scaled @ Ui.mT

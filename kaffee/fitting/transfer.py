@@ -67,7 +67,9 @@ def start_transfer(known: Reconstruction, settings: FitSettings, train: Series) 
         turns = align(law, [maps.scores.recordings[r] for r in mine], most=_CANDIDATES)
         candidates = [maps.components[g].turned(*turn).turned(*whitened) for turn in turns]
         chosen.append(min(candidates, key=lambda each: measure_nll(each.lift(base), replace(rows, groups=()))))
-    projected = [chosen[(*maps.names, "").index(o)].project(x) for o, x in zip(owners, maps.rows.recordings, strict=True)]
+    projected = [
+        chosen[(*maps.names, "").index(o)].project(x) for o, x in zip(owners, maps.rows.recordings, strict=True)
+    ]
     maps = replace(maps, components=tuple(chosen), scores=replace(maps.scores, recordings=tuple(projected)))
     return maps, maps.lift(base)
 

@@ -22,9 +22,7 @@ WINDOW_ROWS, SKIPPED = 512, 64
 NUM_STATES = 256  # that free runs may go on from; with four times as many they are no better
 
 
-def filtering_windows(
-    series: Series, latent_dim: int
-) -> tuple[Float[np.ndarray, "T W N"], Int[np.ndarray, " W"]]:
+def filtering_windows(series: Series, latent_dim: int) -> tuple[Float[np.ndarray, "T W N"], Int[np.ndarray, " W"]]:
     """Cut recordings into windows for the filter of a model of this size, time first; NaN fills up short ones.
 
     Returns also the recording of each window.

@@ -81,7 +81,7 @@ class Components:
     def lift(self, model: StateSpaceModel) -> StateSpaceModel:
         """Make a model of the channels of a model of the scores.
 
-            B = C B_s,    Lambda = noise + diag(C Lambda_s C'),    E = E_s C^+
+        B = C B_s,    Lambda = noise + diag(C Lambda_s C'),    E = E_s C^+
         """
         C, dtype = self.loadings, model.dtype
         B = C @ np.asarray(model.observation.matrix(), np.float64)

@@ -52,9 +52,7 @@ def test_a_tall_map_is_the_textbook_update(compressible, per_window, x64):
         for w in range(W):
             B = np.asarray(observation.matrix())
             B, b = (B[w], observation.offset[w]) if per_window else (B, observation.offset)
-            mean, P, nll, nis = textbook(
-                *(np.asarray(a[w]) for a in (*belief, row, seen)), B, np.asarray(b), R
-            )
+            mean, P, nll, nis = textbook(*(np.asarray(a[w]) for a in (*belief, row, seen)), B, np.asarray(b), R)
             np.testing.assert_allclose(after.mean[w], mean, atol=1e-9)
             np.testing.assert_allclose(after.covariance[w], P, atol=1e-9)
             found = [scored.nll[w], jnp.sum(scored.whitened[w] ** 2)]
@@ -89,8 +87,9 @@ def test_the_adjoint_reaches_the_map(recursion, options, x64):
     with jax.disable_jit():
         ours = eqx.filter_grad(value)(dynamics, lambda d, o: adjoint_terms(d, recursion, o))
         theirs = eqx.filter_grad(value)(dynamics, plain)
-        held = eqx.filter_grad(value)(dynamics._replace(observation=None), lambda d, o: adjoint_terms(
-            d, recursion, o._replace(observation=own)))
+        held = eqx.filter_grad(value)(
+            dynamics._replace(observation=None), lambda d, o: adjoint_terms(d, recursion, o._replace(observation=own))
+        )
     for part in ("core", "process_variance", "observation_variance", "observation"):
         a, b = flat(getattr(ours, part)), flat(getattr(theirs, part))
         assert np.abs(b).max() > 0
