@@ -111,8 +111,8 @@ class Surrogate:
 
     def _resolved_settings(self, series: Series) -> FitSettings:
         """Take the settings that were given, and for the others what the data suggest."""
-        given, chosen = self.settings, {"method": self.method, "seed": self.seed}
-        chosen["observation"] = ObservationSettings.parse(self.observation)
+        given, map_ = self.settings, ObservationSettings.parse(self.observation)
+        chosen: dict[str, Any] = {"method": self.method, "seed": self.seed, "observation": map_}
         chosen = {name: value for name, value in chosen.items() if value is not None}
         if isinstance(given, FitSettings):
             return update(given, chosen)

@@ -75,7 +75,7 @@ def certify_groups(
         if watch is not None:
             watch(f"group {name}")
         beside = {"prior": prior, "linear": linear}
-        own = {key: None if model is None else model.group(name) for key, model in beside.items()}
+        own: dict[str, Any] = {key: None if model is None else model.group(name) for key, model in beside.items()}
         parts = train.of_group(name), test.of_group(name)
         certificates[name] = certify(reconstruction.group(name), *parts, **own, settings=settings, any_step=any_step)
         entries[name] = int(sum(mask.sum() for mask in parts[1].mask))

@@ -107,6 +107,7 @@ def _pull_back_map(
 ) -> tuple[Belief, Readings, ObservationMap | None]:
     """Compute cotangents of the predicted belief, of the observation variances and of the map where it trains."""
     observation, present = dynamics.observation, mask.astype(x.dtype)
+    assert observation is not None
     if predicted is None:
         bar = _pull_back_update(switches, innovation, present, observation, weight, filtered_bar, None)
         return bar.predicted, bar.variance, None

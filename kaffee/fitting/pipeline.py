@@ -355,7 +355,8 @@ def _begin(
             **({} if series.frequency is None else {"frequency": series.frequency}),
             **licence_terms(model.core),
         },
-        **({} if maps is None else {"groups": maps.names, "scalers": maps.scalers if maps.names else ()}),
+        groups=() if maps is None else maps.names,
+        scalers=() if maps is None or not maps.names else maps.scalers,
     )
 
 

@@ -8,7 +8,6 @@ of all C T that are as likely, with T any invertible matrix, this fixes one to b
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +22,8 @@ MOST_COMPONENTS = 20
 """Components that are tried where their number is not given."""
 _HELD_BACK = 0.25
 _LEAST_VARIANCE = 1e-4
-# Components that cost less than this share of a nat for each channel's reading are not worth a latent coordinate.
-_WORTH_IT = 1e-3
+_NUM_BLOCKS = 16
+_FACTOR_STEPS, _LEAST_PSI = 40, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,30 +144,50 @@ def principal_components(series: Series, number: int) -> Components:
 
 def _spectrum(rows: Float[np.ndarray, "T N"]) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, "N N"]]:
     """Compute eigenvalues, the largest first, and eigenvectors of the covariance of rows with gaps."""
+    values, vectors = np.linalg.eigh(_covariance(rows))
+    return np.maximum(values[::-1], 1e-9), vectors[:, ::-1]
+
+
+def _covariance(rows: Float[np.ndarray, "T N"]) -> Float[np.ndarray, "N N"]:
+    """Compute second moments of standardised rows, each of the rows at which both channels were read."""
     seen = ~np.isnan(rows)
     x, count = np.where(seen, rows, 0.0), np.maximum(seen.T.astype(float) @ seen, 1.0)
-    values, vectors = np.linalg.eigh(x.T @ x / count)
-    return np.maximum(values[::-1], 1e-9), vectors[:, ::-1]
+    return x.T @ x / count
 
 
 def count_components(series: Series) -> int:
     """Choose the number of components by the likelihood of the last quarter of the rows of every recording.
 
-    The fewest are taken of those that are as likely as the best but for a thousandth of a nat for each reading.
+        x ~ N(0, W W' + diag(psi))      (factor analysis: the noise of every channel is its own)
+
+    The fewest are taken of those that are no worse than the best by more than two standard errors, which are those of
+    means over blocks of rows, and there are never more than N channels can tell apart (Ledermann's bound).
     """
     N = series.num_coordinates
-    if N == 1:
-        return 1
-    train, test = series.split(1.0 - _HELD_BACK)
-    values, vectors = _spectrum(train.concatenated())
-    rows: Any = np.nan_to_num(test.concatenated())
-    power = (rows @ vectors) ** 2
-    scores = []
-    for K in range(1, min(MOST_COMPONENTS, N - 1) + 1):
-        variance = np.where(np.arange(N) < K, values, values[K:].mean())
-        scores.append(0.5 * float(np.mean(np.log(variance) + power / variance)))
-    best = min(scores)
-    return 1 + next(k for k, score in enumerate(scores) if score <= best + _WORTH_IT)
+    train, test = (part.concatenated() for part in series.split(1.0 - _HELD_BACK))
+    S, rows, scores = _covariance(train), np.nan_to_num(test), []
+    for K in range(1, MOST_COMPONENTS + 1):
+        if K > 1 and (N - K) ** 2 < N + K:
+            break
+        model = _factor_covariance(S, K)
+        power = np.einsum("ti,ij,tj->t", rows, np.linalg.inv(model), rows)
+        nll = 0.5 * (np.linalg.slogdet(model)[1] + power)
+        scores.append([block.mean() for block in np.array_split(nll, min(_NUM_BLOCKS, len(nll)))])
+    best = min(scores, key=np.mean)
+    worse = [np.subtract(each, best) for each in scores]
+    error = [2.0 * each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else 0.0 for each in worse]
+    return 1 + next(k for k, each in enumerate(worse) if each.mean() <= error[k])
+
+
+def _factor_covariance(S: Float[np.ndarray, "N N"], number: int) -> Float[np.ndarray, "N N"]:
+    """Fit W W' + diag(psi) to a covariance by iterated principal factors."""
+    psi = 0.5 / np.maximum(np.diag(np.linalg.inv(S + 1e-6 * np.eye(len(S)))), 1e-9)
+    for _ in range(_FACTOR_STEPS):
+        root = np.sqrt(psi)
+        values, vectors = np.linalg.eigh(S / np.outer(root, root))
+        W = root[:, None] * vectors[:, -number:] * np.sqrt(np.maximum(values[-number:] - 1.0, 0.0))
+        psi = np.maximum(np.diag(S) - np.sum(W**2, axis=1), _LEAST_PSI * np.diag(S))
+    return W @ W.T + np.diag(psi)
 
 
 def subspace_angle(B: Float[np.ndarray, "N K"], other: Float[np.ndarray, "N L"]) -> float:
