@@ -16,7 +16,7 @@ from kaffee.data.validation import check_observed
 from kaffee.errors import ConfigError, DataError, unknown
 from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import merge, nested, update
-from kaffee.fitting.maps import find_maps
+from kaffee.fitting.learned_maps import find_maps
 from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, IN_CONTEXT, FitSettings, ObservationSettings
 from kaffee.training.selection import hold_back
 

@@ -20,7 +20,7 @@ from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.validation import check_observed
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
-from kaffee.fitting.maps import Maps
+from kaffee.fitting.learned_maps import Maps
 from kaffee.fitting.settings import IN_CONTEXT, FitSettings, FoundationSettings
 from kaffee.foundation.context import condition
 from kaffee.foundation.hub import from_pretrained

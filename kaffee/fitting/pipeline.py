@@ -21,7 +21,7 @@ from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.initial_core import find_start
 from kaffee.fitting.ladder import Climbing, Reading, choose, choose_adapted, keep_linear, prepare
-from kaffee.fitting.maps import Maps, find_maps
+from kaffee.fitting.learned_maps import Maps, find_maps
 from kaffee.fitting.settings import IN_CONTEXT, FitSettings, ShellSettings
 from kaffee.fitting.transfer import load_shared, start_transfer
 from kaffee.foundation import context as contexts

@@ -21,7 +21,7 @@ from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.fitting.config import differences, to_dict, update
 from kaffee.fitting.initial_core import load_with_core
-from kaffee.fitting.maps import standardise_groups
+from kaffee.fitting.learned_maps import standardise_groups
 from kaffee.fitting.pipeline import Fit, Stage, StageStore, fit
 from kaffee.fitting.settings import FitSettings
 from kaffee.foundation.context import split_context

@@ -114,7 +114,7 @@ class FoundationSettings:
 
 @dataclass(frozen=True)
 class ObservationSettings:
-    """An observation map that is learned, x = C (z_1, ..., z_K) + b + noise (`kaffee.fitting.maps`).
+    """An observation map that is learned, x = C (z_1, ..., z_K) + b + noise (`kaffee.fitting.learned_maps`).
 
     Attributes:
         components: K; None: as many as make held-back rows most likely. There may be fewer than channels.

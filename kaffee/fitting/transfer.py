@@ -24,7 +24,7 @@ from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, free_run
 from kaffee.filtering.sweep import batch_recordings, sweep
 from kaffee.fitting.initial_core import load_with_core
-from kaffee.fitting.maps import Maps, find_maps
+from kaffee.fitting.learned_maps import Maps, find_maps
 from kaffee.fitting.settings import FitSettings, ObservationSettings
 from kaffee.model.observation import LinearObservation, Projection
 from kaffee.model.statespace import Shell, StateSpaceModel
