@@ -77,8 +77,7 @@ def main() -> None:
     states = lorenz(given.rows, given.seed)
     B, signal, rows = observe(states, given.channels, NOISE, given.seed)
     series, cut = Series.from_arrays(rows), round((1.0 - TEST) * given.rows)
-    result: dict[str, Any] = json.loads(file.read_text()) if given.only else {}
-    result |= {"channels": given.channels, "rows": given.rows, "noise": NOISE, "seed": given.seed}
+    result: dict[str, Any] = {"channels": given.channels, "rows": given.rows, "noise": NOISE, "seed": given.seed}
     for name, asked in (("learned", {"observation": {"components": 3}, **PRETRAINING}), ("fixed", {})):
         if given.only not in (None, name):
             continue
@@ -103,6 +102,8 @@ def main() -> None:
     floor = measure_distances(lorenz(FREE_STEPS, 99), [lorenz(FREE_STEPS, 98)])[0]
     result["floor"] = {"d_stsp": float(floor.d_stsp), "d_h": float(floor.d_h)}
     OUTPUT.mkdir(parents=True, exist_ok=True)
+    if given.only and file.exists():
+        result = {**json.loads(file.read_text()), **result}
     text = json.dumps({**result, "versions": versions(), "machine": machine()}, indent=1)
     file.write_text(text + "\n", encoding="utf-8")
     print(text)
