@@ -118,14 +118,14 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
         suggested.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
         look = min(250, max(filtering // looks, 10))
         suggested.append(Suggested("adaptation.guard", look, "a core whose free runs or forecasts get worse goes back"))
+    if maps is not None and settings.core.start is None:
+        suggested.insert(0, Suggested("observation.components", N, "as many as make held-back rows most likely"))
     if settings.core.start is not None:
         suggested = [each for each in suggested if not each.key.startswith("pretraining.schedule")]
         suggested.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))
         if settings.core.start == IN_CONTEXT:
             suggested = _adapt_gently(suggested, preset)
     elif settings.core.latent_dim is None:
-        if settings.observation is not None and settings.observation.components is None:
-            suggested.insert(0, Suggested("observation.components", N, "principal components of held-back rows"))
         suggested.insert(0, Suggested("core.latent_dim", M, f"{N} coordinates, their lags, and gates"))
     return suggested
 
