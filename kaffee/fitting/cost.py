@@ -80,7 +80,7 @@ def find_risks(series: Series, settings: FitSettings) -> list[str]:
             + choice * (settings.rung == "auto")
         )
     if N >= MANY_COORDINATES:
-        risks.append(f"{N} coordinates: a filter costs the cube of them. Consider principal components of the data.")
+        risks.append(f"{N} coordinates: a filter costs the cube of them. Consider components: --observation learned.")
     return risks
 
 

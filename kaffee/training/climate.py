@@ -22,11 +22,13 @@ WINDOW_ROWS, SKIPPED = 512, 64
 NUM_STATES = 256  # that free runs may go on from; with four times as many they are no better
 
 
-def filtering_windows(series: Series, latent_dim: int) -> tuple[Float[np.ndarray, "T W N"], Int[np.ndarray, " W"]]:
-    """Cut recordings into windows for the filter of a model of this size, time first; NaN fills up short ones.
+def filtering_windows(series: Series, latent_dim: int) -> Float[np.ndarray, "T W N"]:
+    """Cut recordings into windows for the filter of a model of this size, time first; NaN fills up short ones."""
+    return _cut_windows(series, latent_dim)[0]
 
-    Returns also the recording of each window.
-    """
+
+def _cut_windows(series: Series, latent_dim: int) -> tuple[Float[np.ndarray, "T W N"], Int[np.ndarray, " W"]]:
+    """Cut windows, and tell the recording of each."""
     rows = min(WINDOW_ROWS, max(series.lengths))
     # The rest of a recording is a window of its own if it is half a window, or all that there is.
     parts = [(r, i) for r, T in enumerate(series.lengths) for i in range(0, max(T - rows // 2, 1), rows)]
@@ -58,7 +60,7 @@ def with_climate(model: StateSpaceModel, series: Series, recursion: Recursion) -
     If the model has no climate yet, a first pass starts from N(0, 1) and skips the beginning of every window; a second
     one starts from what it found.
     """
-    windows, owners = filtering_windows(series, model.latent_dim)
+    windows, owners = _cut_windows(series, model.latent_dim)
     x = jnp.asarray(windows, model.dtype)
     names = series.group_names
     groups = jnp.asarray([names.index(series.groups[r]) for r in owners]) if model.num_groups else None
