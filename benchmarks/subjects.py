@@ -36,7 +36,7 @@ class Subject:
     def __init__(self, number: int) -> None:
         rows = round(TRAIN / (1.0 - TEST_FRACTION))
         self.name, self.cut = f"s{number}", TRAIN
-        self.states = lorenz(8 * rows, 10 + number)[-rows:]
+        self.states = lorenz(rows, 3000 * number)
         noise = 0.1 + 0.2 * np.random.default_rng(number).random()
         self.B, self.signal, self.rows = observe(self.states, CHANNELS, noise, 100 + number)
 
