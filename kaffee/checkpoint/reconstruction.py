@@ -197,8 +197,6 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
     for size in (N, M, hidden):
         if type(size) is not int:
             raise CheckpointError(f"A size of the model is {size!r}; it must be a whole number.")
-    if not 0 <= hidden < M:
-        raise CheckpointError(f"{hidden} of {M} latent coordinates are said to be hidden; at least one is observed.")
     groups = meta.get("groups", [])
     named = isinstance(groups, list) and all(isinstance(name, str) for name in groups)
     if not named or len(set(groups)) != len(groups) or (groups and seen["type"] != "linear"):
@@ -206,6 +204,8 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
     lead = (len(groups),) if groups else ()
     if "embedding" not in arrays or arrays["embedding"].shape != (*lead, M, N):
         raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
+    if not 0 <= hidden < M:
+        raise CheckpointError(f"{hidden} of {M} latent coordinates are said to be hidden; at least one is observed.")
     if seen["type"] not in _OBSERVATION_TYPES:
         raise CheckpointError(f"Unknown observation type {seen['type']!r:.80}.")
     if entry["type"] != "custom":  # a core of one's own may hold what it likes
