@@ -6,6 +6,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -21,7 +22,7 @@ from kaffee.fitting.config import merge, nested, update
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.pipeline import Fit, fit
 from kaffee.fitting.run import Run, short_recordings
-from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.settings import FitSettings, ObservationSettings
 from kaffee.foundation import continuation
 from kaffee.foundation.incontext import ContextSettings, read_context
 from kaffee.inference.ensembles import forecast, simulate
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from kaffee.certification.certificate import Certificate, CertificationSettings
+    from kaffee.certification.groups import GroupedCertificate
 
-_DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False}
+_DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False, "observation": None}
 _FITTED = ("reconstruction_", "prior_", "settings_", "fit_")
 ZERO_SHOT = "zero_shot"
 """The method of a model that read its data and was not trained on them."""
@@ -64,6 +66,8 @@ class Surrogate:
         settings: What should differ from the settings that the data suggest, such as {"core.latent_dim": 30}; or a
             complete `FitSettings`.
         progress: Show the progress of training.
+        observation: "learned" or, with 3 components, "learned:3": a map from few latents to many channels that is
+            learned with the core (docs/subjects.md); None: what the settings say ("fixed").
 
     Attributes:
         reconstruction_: The fitted model, for all functions of kaffee.
@@ -87,9 +91,11 @@ class Surrogate:
         seed: int | None = None,
         settings: FitSettings | Mapping[str, Any] | None = None,
         progress: bool = False,
+        observation: str | None = None,
     ) -> None:
         # As they came and unchecked, so that a copy made of `get_params` is the same; `fit` looks at them.
         self.method, self.seed, self.settings, self.progress = method, seed, settings, progress
+        self.observation = observation
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments of the constructor, as they were given."""
@@ -105,7 +111,8 @@ class Surrogate:
 
     def _resolved_settings(self, series: Series) -> FitSettings:
         """Take the settings that were given, and for the others what the data suggest."""
-        given, chosen = self.settings, {"method": self.method, "seed": self.seed}
+        given, map_ = self.settings, ObservationSettings.parse(self.observation)
+        chosen: dict[str, Any] = {"method": self.method, "seed": self.seed, "observation": map_}
         chosen = {name: value for name, value in chosen.items() if value is not None}
         if isinstance(given, FitSettings):
             return update(given, chosen)
@@ -131,7 +138,16 @@ class Surrogate:
         shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
         return f"{text}, fitted to {shown} at steps of {self.reconstruction_.dt:.6g}"
 
-    def fit(self, X: Any, y: None = None, *, times: Any = None, dt: float | None = None, inputs: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        times: Any = None,
+        dt: float | None = None,
+        inputs: Any = None,
+        groups: Sequence[str] | None = None,
+    ) -> Self:
         """Fit to one or several recordings, from scratch.
 
         Args:
@@ -142,12 +158,16 @@ class Surrogate:
             dt: Time between rows, for data without times; 1 by default.
             inputs: Known inputs that act on the system: names of columns of X, or data of any kind with its rows. All
                 other methods then take `inputs` as well, unless they are columns of X (docs/inputs.md).
+            groups: A name for each recording (subject, site, session). Groups share the core; each has its own map,
+                noise and units, and `group(name)` is the surrogate of one of them.
         """
         from rich.console import Console
 
         from kaffee.progress import TrainingProgress
 
         data = _read_all(X, times, dt, inputs)
+        if groups is not None:
+            data = replace(data, series=replace(data.series, groups=tuple(groups)))
         settings = self._resolved_settings(data.series)
         for note in short_recordings(data.series, settings):
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -159,6 +179,23 @@ class Surrogate:
         self._parts = self.fit_.train, self.fit_.test
         self.reconstruction_ = _with_calendar(self.fit_.fitted.reconstruction, data)
         return self
+
+    def group(self, name: str) -> Self:
+        """Return the surrogate of one group: its own map, noise and units around the core that all groups share.
+
+        It keeps the group's part of the data given to `fit`, and does all that a surrogate does.
+        """
+        own = copy(self)
+        own.reconstruction_, own.fit_ = self.reconstruction_.group(name), None
+        own.prior_ = None if self.prior_ is None else self.prior_.group(name)
+        if self._data is not None:
+            chosen = [r for r, group in enumerate(self._data.series.groups) if group == name]
+            frames = tuple(self._data.frames[r] for r in chosen)
+            join: Any = (lambda made: made[0]) if len(chosen) == 1 else list
+            own._data = replace(self._data, series=self._data.series.of_group(name), frames=frames, join=join)
+        if self._parts is not None and self._parts[1] is not None:
+            own._parts = self._parts[0].of_group(name), self._parts[1].of_group(name)
+        return own
 
     def filter(
         self,
@@ -289,8 +326,10 @@ class Surrogate:
         settings: "CertificationSettings | None" = None,
         any_step: bool = False,
         inputs: Any = None,
-    ) -> "Certificate":
+    ) -> "Certificate | GroupedCertificate":
         """Certify the surrogate on data that it was not fitted to, by default the part that `fit` held out.
+
+        A surrogate of groups is certified for each of them, and overall.
 
         `kaffee.zero_shot` holds out nothing unless it is told to: give new rows in X, or make it by
         `zero_shot(X, held_out=0.2)`. Rows that the model has read would flatter it.
@@ -304,6 +343,13 @@ class Surrogate:
                 "kaffee.certification.certify(surrogate.reconstruction_, train, test)."
             )
         train, held_out = self._parts
+        if model.groups:
+            from kaffee.certification.groups import certify_groups
+
+            if X is not None:
+                raise ConfigError("Of a surrogate of groups name the one that X is of: group(name).certify(X).")
+            own: dict[str, Any] = {"prior": self.prior_, "settings": settings, "any_step": any_step}
+            return certify_groups(model, train, self._held_out(held_out), **own)
         test = self._held_out(held_out) if X is None else self._matched(X, times, inputs)[0].series
         return certify(model, train, test, prior=self.prior_, settings=settings, any_step=any_step)
 
@@ -395,14 +441,14 @@ class Surrogate:
         return plot_calibration(checked.curve_levels, checked.curve, checked.pit, checked.num_entries)
 
     def _fitted_data(self) -> tuple[Data, Reconstruction]:
-        model = self.reconstruction_
+        model = self.reconstruction_.group(None)
         if self._data is None:
             raise ConfigError("A stored model does not keep the data it was fitted to. Pass X, which to go on from.")
         return self._data, model
 
     def _matched(self, X: Any, times: Any, inputs: Any = None) -> tuple[Data, Reconstruction]:
         """Read data, and let the model take their names where it has none of its own."""
-        model = self.reconstruction_
+        model = self.reconstruction_.group(None)
         beside = model.inputs or None if inputs is None else inputs
         data = read_data(X, times, model_columns(model), model.provenance.get("frequency"), inputs=beside)
         return data, adopt_columns(model, data.series)

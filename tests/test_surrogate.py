@@ -213,7 +213,7 @@ def test_certifying_hands_over_what_was_held_out(surrogate, monkeypatch):
 
 
 def test_arguments_are_kept_as_they_came_and_make_the_same_again():
-    given = {"method": "blind", "seed": 3, "settings": FEW, "progress": True}
+    given = {"method": "blind", "seed": 3, "settings": FEW, "progress": True, "observation": "learned:3"}
     first = Surrogate(**given)
     again = Surrogate(**first.get_params())
     assert all(again.get_params()[name] is value for name, value in given.items())

@@ -8,6 +8,8 @@ from .check import Check as Check
 from .fidelity import Protocol as Protocol
 from .fidelity import Reference as Reference
 from .fidelity import simulate_reference as simulate_reference
+from .groups import GroupedCertificate as GroupedCertificate
+from .groups import certify_groups as certify_groups
 from .innovations import residual_checks as residual_checks
 from .spread import spread_growth as spread_growth
 from .stability import Stability as Stability

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from kaffee.data.scaler import Scaler
-from kaffee.errors import CheckpointError, KaffeeError
+from kaffee.errors import CheckpointError, ConfigError, KaffeeError, unknown
 from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.likelihood import METHODS
 from kaffee.filtering.recursion import Recursion
@@ -49,6 +49,8 @@ class Reconstruction:
         provenance: Seed, fingerprint of the data, versions, settings; JSON values.
         filter_name: The filter to use it with, as in `kaffee.filtering.filters`.
         inputs: Names of the known inputs, in the order of the core's.
+        groups, scalers: Names and scalers of groups that share the core; empty if there are none. `group` takes one,
+            which everything that is done with a model is done with.
     """
 
     model: StateSpaceModel
@@ -59,6 +61,24 @@ class Reconstruction:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     filter_name: str = "ekf"
     inputs: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    scalers: tuple[Scaler, ...] = ()
+
+    def group(self, name: str | None) -> "Reconstruction":
+        """Take the model of one group, with its own map, shell and scaler; None: the model has no groups."""
+        if name is None:
+            if self.groups:
+                raise ConfigError(
+                    f"The model is shared by {len(self.groups)} groups. Name one of them (--group, or group=): "
+                    f"{', '.join(self.groups[:8])}{', ...' if len(self.groups) > 8 else ''}."
+                )
+            return self
+        if name not in self.groups:
+            raise ConfigError(unknown("group", name, self.groups) if self.groups else "The model has no groups.")
+        g = self.groups.index(name)
+        origin = {**self.provenance, "group": name}
+        model = self.model.select(g)
+        return replace(self, model=model, scaler=self.scalers[g], provenance=origin, groups=(), scalers=())
 
     @property
     def filter(self) -> Recursion:
@@ -96,7 +116,7 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
             f"An observation map of class {type(observation).__name__} cannot be saved; use a Projection or "
             "LinearObservation."
         )
-    meta = {
+    meta: dict[str, Any] = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
         "versions": versions(),
@@ -108,6 +128,11 @@ def save(reconstruction: Reconstruction, folder: str | Path) -> Path:
         "method": reconstruction.method,
         "provenance": dict(reconstruction.provenance),
     }
+    if isinstance(observation, LinearObservation) and observation.hidden:
+        meta["observation"]["hidden"] = observation.hidden
+    if reconstruction.groups:
+        meta["groups"] = list(reconstruction.groups)
+        meta["scalers"] = [scaler.to_dict() for scaler in reconstruction.scalers]
     if reconstruction.filter_name != "ekf":
         meta["filter"] = reconstruction.filter_name
     if reconstruction.inputs:
@@ -179,13 +204,20 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         raise CheckpointError(f"Unknown core type {entry['type']!r:.80}; known: {', '.join(CORE_TYPES)}.")
     if entry["type"] != "custom" and given is not None:
         raise WrongCall(f"The core is a built-in {entry['type']} that needs no core=; use load(folder).")
-    N, M = seen["num_observed"], seen["latent_dim"]
+    N, M, hidden = seen["num_observed"], seen["latent_dim"], seen.get("hidden", 0)
     driven, own_inputs = entry.get("driven", 0), entry.get("input_dim", 0)
-    for size in (N, M, driven, own_inputs):
+    for size in (N, M, hidden, driven, own_inputs):
         if type(size) is not int:
             raise CheckpointError(f"A size of the model is {size!r}; it must be a whole number.")
-    if "embedding" not in arrays or arrays["embedding"].shape != (M, N):
+    groups = meta.get("groups", [])
+    named = isinstance(groups, list) and all(isinstance(name, str) for name in groups)
+    if not named or len(set(groups)) != len(groups) or (groups and seen["type"] != "linear"):
+        raise CheckpointError(f"'groups' must be names, each once, of a model with linear maps; not {groups!r:.80}.")
+    lead = (len(groups),) if groups else ()
+    if "embedding" not in arrays or arrays["embedding"].shape != (*lead, M, N):
         raise CheckpointError(f"The stored embedding does not have the shape ({M}, {N}) that model.json asks for.")
+    if not 0 <= hidden < M:
+        raise CheckpointError(f"{hidden} of {M} latent coordinates are said to be hidden; at least one is observed.")
     if seen["type"] not in _OBSERVATION_TYPES:
         raise CheckpointError(f"Unknown observation type {seen['type']!r:.80}.")
     if driven and sum(array.shape == (M, driven) for array in arrays.values()) < 1:
@@ -210,16 +242,20 @@ def _build_template(meta: Mapping[str, Any], given: Any, arrays: Mapping[str, np
         core = drive(core, driven)
         if entry.get("confined", False):
             core = Confined(core, jnp.zeros(M), jnp.zeros(M))
-        linear = seen["type"] == "linear"
-        observation: ObservationMap = LinearObservation(jnp.zeros((N, M))) if linear else Projection(N, M)
+        observation: ObservationMap
+        if seen["type"] == "projection":
+            observation = Projection(N, M)
+        else:
+            offset = jnp.zeros((*lead, N)) if "observation.offset" in arrays else None
+            observation = LinearObservation(jnp.zeros((*lead, N, M - hidden)), offset, hidden)
         # Models of older versions, and those of the paper, have no climate.
         climate = None
         if "climate.mean" in arrays:
             climate = Climate(jnp.zeros(M), jnp.zeros((M, M)), jnp.zeros(arrays["climate.states"].shape))
-        shell = Shell(jnp.zeros(M), jnp.zeros(N), float(bound))
+        shell = Shell(jnp.zeros((*lead, M)), jnp.zeros((*lead, N)), float(bound))
         kind = meta["scaler"].get("likelihood")
         discrete = Discrete(jnp.zeros(N), jnp.zeros(N), kind) if "discrete.offset" in arrays else None
-        return StateSpaceModel(core, shell, observation, jnp.zeros((M, N)), climate, discrete)
+        return StateSpaceModel(core, shell, observation, jnp.zeros((*lead, M, N)), climate, discrete)
 
     return eqx.filter_eval_shape(build)
 
@@ -245,8 +281,11 @@ def _read_ties(meta: Mapping[str, Any], template: StateSpaceModel) -> Reconstruc
         raise CheckpointError(f"'inputs' must be {K} names; not {inputs!r:.80}.")
     if (0 if scaler.inputs is None else scaler.inputs.num_coordinates) != K:
         raise CheckpointError(f"The scaler of the inputs does not fit the {K} inputs of the model.")
+    groups, scalers = tuple(meta.get("groups", ())), tuple(map(Scaler.from_dict, meta.get("scalers", ())))
+    if len(groups) != len(scalers) or any(each.num_coordinates != N for each in scalers):
+        raise CheckpointError(f"{len(scalers)} scalers for {len(groups)} groups; there is one of {N} for each.")
     known = Reconstruction(template, scaler, tuple(columns), float(dt), method, provenance, inputs=tuple(inputs))
-    return known.with_filter(name)
+    return replace(known, groups=groups, scalers=scalers).with_filter(name)
 
 
 def _check_core(core: Core, latent_dim: int) -> None:

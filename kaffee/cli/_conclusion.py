@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from kaffee.certification.certificate import Certificate, Losses
+    from kaffee.certification.groups import GroupedCertificate
     from kaffee.certification.stability import Candidate
     from kaffee.fitting.pipeline import Fit, Stage
     from kaffee.fitting.run import Loaded, Run
@@ -99,6 +100,48 @@ def conclude(
     # Written last: whoever finds it may take everything else for done.
     certificate.save(output, {"made_of": _trace_origin(output), "tables": tables})
     return Conclusion(certificate, output, (result.prior, result.fitted))
+
+
+def conclude_groups(run: "Run", result: "Fit", *, quiet: bool) -> "GroupedCertificate":
+    """Conclude every group in its own folder group-NAME of the run, and write what they say together to groups.json."""
+    from kaffee.certification.groups import GroupedCertificate
+    from kaffee.records import write_json
+
+    model, certificates, entries = result.fitted.reconstruction, {}, {}
+    for name in model.groups:
+        if name not in result.test.group_names:
+            continue
+        own = result.group(name)
+        place = run.path / f"group-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
+        done = conclude(place, own, run.loaded, title=f"{run.title}: {name}", quiet=quiet)
+        certificates[name] = done.certificate
+        entries[name] = int(sum(mask.sum() for mask in own.test.mask))
+    missing = tuple(name for name in model.groups if name not in certificates)
+    made = GroupedCertificate(certificates, model.method, entries, missing)
+    write_json(run.path / "groups.json", made.to_dict())
+    return made
+
+
+def show_groups(made: "GroupedCertificate", *, json: bool) -> None:
+    """Print a row for each group and one for all, or JSON."""
+    from rich.console import Console
+
+    from kaffee.certification.certificate import AXES
+    from kaffee.tables import Table
+
+    if json:
+        typer.echo(json_module.dumps(made.to_dict(), indent=2))
+        return
+    whole = made.to_dict()
+    names = ("nll", "coverage_90", "d_stsp_core", "d_h_core")
+    rows = [
+        [name, *(values[key] for key in names), *values["axes"].values()]
+        for name, values in (*whole["groups"].items(), ("all", whole["overall"]))
+    ]
+    Console().print(Table("Groups", ["group", "nll", "coverage 90 %", "d_stsp", "d_h", *AXES.values()], rows))
+    if made.missing:
+        typer.echo(f"Without held-out rows, and not judged: {', '.join(made.missing)}")
+    typer.echo("Reports: report.html in the folder group-NAME of each group")
 
 
 def _without_place(argument: str) -> str:

@@ -35,6 +35,7 @@ Decimal = Annotated[
 InputFile = Annotated[
     Path | None, typer.Option("--inputs", help="File with the inputs of the steps to come, for a driven model.")
 ]
+Group = Annotated[str | None, typer.Option(help="Group whose map and noise to use, of a model that groups share.")]
 AnyStep = Annotated[bool, typer.Option("--any-step", help="Accept another time step than the model's.")]
 Quantiles = Annotated[str, typer.Option(help="Quantile levels, separated by commas; empty for none.")]
 Latent = Annotated[bool, typer.Option("--latent", help="Latent states, too: z1, z2, ... in standardised units.")]
@@ -94,6 +95,7 @@ class RecordingOptions:
     time_tolerance: TimeTolerance = None
     decimal: Decimal = None
     any_step: AnyStep = False
+    group: Group = None
 
     def read(self, reconstruction: "Reconstruction", files: list[str]) -> "Series":
         """Read the recordings in files; columns that are named take the place of the model's."""

@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from kaffee.cli._conclusion import Conclusion, conclude, draw, explain_staleness, show
+from kaffee.cli._conclusion import (
+    Conclusion,
+    conclude,
+    conclude_groups,
+    draw,
+    explain_staleness,
+    show,
+    show_groups,
+)
 from kaffee.cli._options import OwnCore
 from kaffee.cli.fit import Json, Output, Quiet, execute
 
@@ -69,6 +77,9 @@ def _report(
                 typer.echo(f"{path}: certifying, since {reason}", err=True)
             run = Run.open(path, core=core)
             run = run.on(on) if on else run
+            if run.fitted.reconstruction.groups:
+                show_groups(conclude_groups(run, run.fit, quiet=quiet), json=json)
+                continue
             known: dict[str, Any] = {"doubt": run.doubt, "refits": load_refits(run)}
             done = conclude(run.output, run.fit, run.loaded, title=run.title, quiet=quiet, **known)
         else:

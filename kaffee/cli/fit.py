@@ -77,6 +77,16 @@ def _fit(
     likelihood: Annotated[
         str | None, typer.Option(help="poisson for counts, bernoulli for zeros and ones.", show_default="gaussian")
     ] = None,
+    observation: Annotated[
+        str | None, typer.Option(help="fixed, learned or learned:3: a map of 3 components to all channels.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Column that names groups, or file: they share a core and have maps and noise of their own."),
+    ] = None,
+    transfer: Annotated[
+        bool, typer.Option("--transfer", help="Keep the core of --core RUN and fit map and noise alone.")
+    ] = False,
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's settings for Lorenz-96, not those that the data suggest.")
     ] = False,
@@ -107,7 +117,7 @@ def _fit(
     from kaffee.fitting.defaults import apply_suggestions, check_preset, suggest
     from kaffee.fitting.initial_core import absolute
     from kaffee.fitting.run import Run, parse_source
-    from kaffee.fitting.settings import FitSettings
+    from kaffee.fitting.settings import FitSettings, ObservationSettings
 
     given: dict[str, Any] = reduce(merge, map(parse_override, set_ or []), {} if config is None else read_toml(config))
     preset = check_preset("paper" if paper else preset)
@@ -118,7 +128,12 @@ def _fit(
         "core": None if core is None else {"start": absolute(core)},
         "adaptation": None if by is None else {"filter": by},
         "readings": None if likelihood in (None, "gaussian") else {"likelihood": likelihood},
+        "observation": ObservationSettings.parse(observation),
     }
+    if transfer:
+        if core is None:
+            raise ConfigError("--transfer needs --core RUN, the run or model whose core is kept.")
+        shortcuts |= {"method": "frozen_core", "observation": {"type": "learned"}}
     given = merge(given, {key: value for key, value in shortcuts.items() if value is not None})
     settings = update(FitSettings(), given)
     if not data:
@@ -131,6 +146,8 @@ def _fit(
         options["columns"] = [name.strip() for name in columns.split(",")]
     if inputs is not None:
         options["inputs"] = [name.strip() for name in inputs.split(",")]
+    if group is not None:
+        options["group"] = group
     source = parse_source(data, numbers(param or []), options)
     loaded = source.load(settings)
     suggested = suggest(loaded.series, settings, preset)
@@ -178,7 +195,7 @@ def execute(
 
     from kaffee.certification.certificate import describe_shortage
     from kaffee.certification.drift import measure_drift
-    from kaffee.cli._conclusion import conclude, load_conclusion, show
+    from kaffee.cli._conclusion import conclude, conclude_groups, load_conclusion, show, show_groups
     from kaffee.fitting.cost import describe_traits, estimate_cost, find_risks
     from kaffee.fitting.initial_core import is_own
     from kaffee.fitting.ladder import describe_rungs
@@ -231,6 +248,8 @@ def execute(
         if not quiet:
             typer.echo(f"Done before, nothing is repeated. To draw the report again: {report}", err=True)
         show(known, json=json)
+    elif certify and result.fitted.reconstruction.groups:
+        show_groups(conclude_groups(run, result, quiet=quiet), json=json)
     elif certify:
         show(conclude(run.output, result, loaded, title=run.title, quiet=quiet, refits=candidates), json=json)
     else:

@@ -76,7 +76,7 @@ def _filter(
         timed = reading.time_column != "none"
         how: dict[str, Any] = {"skip_broken": skip_broken, "levels": options.parse_levels(quantiles or "")}
         how |= {"any_step": reading.any_step or not timed, "time_column": reading.time_column if timed else None}
-        _filter_stream(run, core, by, believed, state, how, json=json)
+        _filter_stream(run, core, by, reading.group, believed, state, how, json=json)
         return
     if not files or output is None:
         raise ConfigError(f"Name a recording and an output, as in: kaffee filter {run} recording.csv -o filtered.csv")
@@ -102,6 +102,7 @@ def _filter_stream(
     run: Path,
     core: str | None,
     by: str | None,
+    group: str | None,
     believed: dict[str, Any],
     state: Path | None,
     how: dict[str, Any],
@@ -113,7 +114,7 @@ def _filter_stream(
     from kaffee.inference.online import OnlineFilter
     from kaffee.inference.stream import Interruptible, follow
 
-    online = OnlineFilter(load(run, core=core).with_filter(by), **believed)
+    online = OnlineFilter(load(run, core=core).group(group).with_filter(by), **believed)
     if state is not None and (state / "online.json").exists():
         online.restore(state)
         if believed["gate"] is not None:
@@ -226,7 +227,7 @@ def _forecast(
     start = None if at is None else _parse_time(at, series.origin.dates)
     sampling: dict[str, Any] = {"members": members, "seed": seed, "observation_noise": observation_noise}
     sampling["inputs"] = reading.read_inputs(model, inputs)
-    models = [each.with_filter(by) for each in load_pool(run, core=core)] if refits else model
+    models = [each.group(reading.group).with_filter(by) for each in load_pool(run, core=core)] if refits else model
     estimates = ensembles.forecast(models, series, steps, at=start, any_step=reading.any_step, **sampling)
     facts = {**estimates.describe(), "seed": seed, "observation_noise": observation_noise}
     pooled = f" of {facts['models']} refits" if facts.get("models") else ""
@@ -259,6 +260,7 @@ def _run_free(
             show_default="those that the run was trained on",
         ),
     ] = None,
+    group: options.Group = None,
     core: OwnCore = None,
     json: Json = False,
 ) -> None:
@@ -269,7 +271,7 @@ def _run_free(
 
     options.check_output(output)
     how: dict[str, Any] = {"shell": shell, "core_noise": core_noise, "runs": runs, "transient": transient, "seed": seed}
-    model = load(run, core=core)
+    model = load(run, core=core).group(group)
     how["inputs"] = RecordingOptions().read_inputs(model, inputs) or recorded_inputs(run, model)
     estimates = simulate(model, steps, **how)
     facts = {**estimates.describe(), "seed": seed, "shell": shell}
@@ -289,7 +291,7 @@ def _open(
     from kaffee.fitting.run import load
 
     options.check_output(output, files)
-    model = load(run, core=core).with_filter(by)
+    model = load(run, core=core).group(reading.group).with_filter(by)
     return model, reading.read(model, files)
 
 

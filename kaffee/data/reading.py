@@ -64,6 +64,7 @@ def read_series(
     frequency: str | Literal[False] | None = None,
     name: str | None = None,
     inputs: Sequence[str | int] | None = None,
+    group: str | None = None,
 ) -> Series:
     """Read a series from one file, or from several files with one or more recordings each.
 
@@ -90,7 +91,11 @@ def read_series(
             count these steps. None finds months, quarters, years and others; False counts seconds all the same.
         name: Of the series; by default the name of the first file.
         inputs: Columns that are known inputs, not coordinates (`Series.with_inputs`).
+        group: A column whose values name groups (subjects, sites), each a recording of its own in every file; or "file"
+            for one group in each file. Groups can share a core and have maps of their own.
     """
+    if group is not None and group != "file":
+        recording_column = group
     paths = [Path(item) for item in ([path] if isinstance(path, str | os.PathLike) else path)]
     if not paths:
         raise DataError("No file given. Pass a path, or a list of paths.")
@@ -141,6 +146,7 @@ def read_series(
         source=str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more",
         notes=tuple(dict.fromkeys(notes)),
         origin=replace(origin, labels=_find_labels(recordings)),
+        groups=() if group is None else tuple(part.stem if group == "file" else str(part.label) for part in recordings),
     )
     return series.with_inputs(inputs) if inputs else series
 

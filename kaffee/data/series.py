@@ -33,6 +33,7 @@ class Series:
         notes: Sentences on what the reader did, for reports.
         origin: Names and form of times and recordings in the file, for writing results.
         inputs: Known external inputs at the same rows, complete: what acts on the system and is not predicted.
+        groups: The name of the group (subject, site, session) of each recording; empty: there are none.
 
     >>> Series.from_arrays([[1.0, 2.0], [3.0, float("nan")], [5.0, 6.0]], columns=["x", "y"])
     Series(1 recording, 3 steps, 2 coordinates: x, y; 16.7 % missing)
@@ -46,6 +47,7 @@ class Series:
     notes: tuple[str, ...] = ()
     origin: Origin = NUMBERED
     inputs: "Series | None" = None
+    groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         where = self.label
@@ -63,7 +65,10 @@ class Series:
             array.setflags(write=False)
         if self.inputs is not None:
             _check_inputs(self.inputs, tuple(map(len, recordings)), columns, where)
-        self.__dict__.update(recordings=tuple(recordings), columns=columns, times=times)
+        if self.groups and len(self.groups) != len(recordings):
+            raise DataError(f"{where}: {len(self.groups)} groups for {len(recordings)} recordings. Name one for each.")
+        groups = tuple(map(str, self.groups))
+        self.__dict__.update(recordings=tuple(recordings), columns=columns, times=times, groups=groups)
 
     @classmethod
     def from_arrays(
@@ -167,7 +172,9 @@ class Series:
         Values are hashed as little-endian float64 with one bit pattern for NaN: the same on every platform, from every
         file format.
         """
-        head = {"columns": self.columns, "lengths": self.lengths, "times": self.times is not None}
+        head: dict[str, Any] = {"columns": self.columns, "lengths": self.lengths, "times": self.times is not None}
+        if self.groups:
+            head["groups"] = self.groups
         digest = hashlib.sha256(b"kaffee series 1\n" + json.dumps(head).encode())
         for array in (*self.recordings, *(self.times or ())):
             digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
@@ -211,7 +218,20 @@ class Series:
             source=self.source and self.source + part,
             origin=self.origin.of([r for r, _ in rows]),
             inputs=None if self.inputs is None else self.inputs.take(rows, part),
+            groups=tuple(self.groups[r] for r, _ in rows) if self.groups else (),
         )
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Return the names of the groups, each once, in the order in which they occur."""
+        return tuple(dict.fromkeys(self.groups))
+
+    def of_group(self, name: str) -> "Series":
+        """Take the recordings of one group, as a series without groups."""
+        rows = [(r, slice(None)) for r, group in enumerate(self.groups) if group == name]
+        if not rows:
+            raise DataError(f"{self.label}: there is no group '{name}'; there are {', '.join(self.group_names)}.")
+        return replace(self.take(rows, f" ({name})"), groups=())
 
     def pieces(self, length: int) -> "Series":
         """Cut every recording into pieces of `length` rows, each a recording of its own; the last may be shorter.

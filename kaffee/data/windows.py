@@ -172,6 +172,12 @@ def training_windows(series: Series, length: int, dtype: Any = jnp.float32) -> W
     return WindowSampler.from_series(series, length, require_observed_start=bool(complete.mean() > 0.2), dtype=dtype)
 
 
+def group_rows(series: Series) -> Int[np.ndarray, " T"]:
+    """Number the group of every row of `Series.concatenated()`."""
+    names = series.group_names
+    return np.repeat([names.index(group) for group in series.groups], series.lengths).astype(np.int32)
+
+
 def padded(series: Series, dtype: Any = jnp.float32) -> tuple[Float[Array, "R T D"], Bool[Array, "R T D"]]:
     """Stack all recordings as one batch, padded with missing values to the longest; also return the mask.
 

@@ -160,7 +160,8 @@ def advance(
     fault = jnp.where(track.started, now.fault, 0)
     restarted = unscored = surprised = jnp.zeros_like(track.started)
     if gate is not None:
-        widest = LOST**2 * (1.0 + Belief(predicted.mean, jnp.diag(Gamma)[None]).signal_variance(observation) + Lambda)
+        own = Belief(predicted.mean, jax.vmap(jnp.diag)(jnp.atleast_2d(Gamma)))
+        widest = LOST**2 * (1.0 + own.signal_variance(observation) + Lambda)
         adrift = jnp.any(predicted_signal > widest, axis=1) & ~jnp.any(accepted, axis=1)
         restarted = ~track.started | (fault > 0) | adrift
         if model.climate is None:

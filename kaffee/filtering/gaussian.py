@@ -7,6 +7,12 @@ One Cholesky factor S = L L' serves the likelihood, the gain and the posterior:
 
 A missing entry gets a zero row in B and v and a unit diagonal in S: it adds exactly 0 to the likelihood and
 leaves the belief alone, while every shape stays static.
+
+A tall map, x = C s + b + noise of more channels N than components s = z_1..z_K, is conditioned on in K dimensions
+(the matrix inversion lemma): with R the noise of the entries that were read, v the residual, G = C' R^-1 C = U U',
+
+    v~ = U^-1 C' R^-1 v = U' (s - s_predicted) + noise of variance 1,    r = v - C G^-1 C' R^-1 v
+    -log p(x) = -log p(v~) + (log det R + r' R^-1 r + (number observed - K) log 2 pi) / 2
 """
 
 from math import log, pi
@@ -18,7 +24,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Key
 
 from kaffee.model.core import Covariances, States
-from kaffee.model.observation import ObservationMap
+from kaffee.model.observation import LinearObservation, ObservationMap
 
 # Share of itself by which every diagonal entry of S grows. S is computed as J P J' + ..., whose rounding error scales
 # with the covariance: a constant would do nothing when covariances are large, and a share of the mean variance would
@@ -59,13 +65,41 @@ class Belief(NamedTuple):
 
 
 class Innovation(NamedTuple):
-    """The comparison of an observation with a predicted belief: v (0 where missing), L^-1, y, C and -log p(x)."""
+    """The comparison of an observation with a predicted belief: v (0 where missing), L^-1, y, C and -log p(x).
+
+    Of a tall map L^-1 and C are those of the K numbers v~ (see above), `reduced` is y~ = L^-1 v~, and y has N entries
+    again, R^-1/2 r + R^-1/2 C U^-T y~: independent ones of variance 1, as many as were read.
+    """
 
     residual: Readings
-    inverse_factor: Float[Array, "W N N"]
+    inverse_factor: Float[Array, "W K K"]
     whitened: Readings
-    projected: Float[Array, "W N M"]
+    projected: Float[Array, "W K M"]
     nll: Float[Array, " W"]
+    reduced: Float[Array, "W K"] | None = None
+
+    @property
+    def normalised(self) -> Float[Array, "W K"]:
+        """The whitened numbers that the belief is conditioned on, L^-1 v."""
+        return self.whitened if self.reduced is None else self.reduced
+
+
+class Compressed(NamedTuple):
+    """What a reading of a tall map says of the K components: v~ = `factor` (s - s_predicted) + noise of variance 1.
+
+    Attributes:
+        residual: v~.
+        factor: U', up to the jitter of G.
+        constant: The rest of -log p(x), which no belief changes.
+        rest: R^-1/2 r.
+        frame: R^-1/2 C U^-T, whose columns are orthonormal.
+    """
+
+    residual: Float[Array, "W K"]
+    factor: Float[Array, "W K K"]
+    constant: Float[Array, " W"]
+    rest: Readings
+    frame: Float[Array, "W N K"]
 
 
 def relative_jitter(dtype: Any) -> float:
@@ -91,21 +125,68 @@ def innovation_covariance(
     return BP, BPB + jnp.eye(present.shape[1], dtype=covariance.dtype) * diagonal[:, None, :]
 
 
+def compress(observation: LinearObservation, variance: Variances, mean: States, x: Readings, mask: Seen) -> Compressed:
+    """Compress a reading of N channels into K numbers that say as much about the state."""
+    present = mask.astype(mean.dtype)
+    v = jnp.where(mask, x - observation.observe(mean), 0.0)
+    weight = present * jax.lax.rsqrt(variance)
+    scaled = weight[:, :, None] * observation.B
+    G, y = scaled.mT @ scaled, weight * v
+    h = jnp.einsum("wnk,wn->wk", scaled, y)
+    # Directions that no entry of this row shows have no information: with the jitter their factor is 0, as it should.
+    largest = jnp.max(jnp.diagonal(G, axis1=1, axis2=2), axis=1)
+    floor = relative_jitter(mean.dtype) * jnp.where(largest > 0, largest, 1.0)
+    U = lax.linalg.cholesky(G + floor[:, None, None] * jnp.eye(G.shape[-1], dtype=G.dtype), symmetrize_input=False)
+    Ui = invert_factor(U)
+    residual = jnp.einsum("wij,wj->wi", Ui, h)
+    frame = scaled @ Ui.mT
+    rest = y - jnp.einsum("wnk,wk->wn", frame, residual)
+    count = jnp.sum(present, axis=1)
+    logs = jnp.sum(present * jnp.log(variance), axis=1)
+    constant = 0.5 * (logs + jnp.sum(rest**2, axis=1) + log(2.0 * pi) * count)
+    return Compressed(residual, Ui @ G, constant, rest, frame)
+
+
+def any_seen(mask: Seen, residual: Float[Array, "W K"]) -> Float[Array, "W K"]:
+    """Return 1 for the K numbers of a row of which anything was read, 0 for those of an empty one."""
+    return jnp.broadcast_to(jnp.any(mask, axis=1)[:, None], residual.shape).astype(residual.dtype)
+
+
+def is_tall(observation: ObservationMap) -> bool:
+    """Tell whether readings are compressed before a belief is conditioned on them."""
+    return isinstance(observation, LinearObservation) and observation.tall
+
+
 def innovate(
     belief: Belief, x: Readings, mask: Seen, observation: ObservationMap, observation_variance: Variances
 ) -> Innovation:
     """Compare a predicted belief with an observation."""
     present = mask.astype(belief.mean.dtype)
+    if isinstance(observation, LinearObservation) and observation.tall:
+        few = compress(observation, observation_variance, belief.mean, x, mask)
+        seen, some = LinearObservation(few.factor, hidden=observation.hidden), any_seen(mask, few.residual)
+        Li, y, C, nll = _normalise(belief.covariance, few.residual, some, seen, jnp.ones_like(some[0]))
+        whitened = few.rest + jnp.einsum("wnk,wk->wn", few.frame, y)
+        residual = jnp.where(mask, x - observation.observe(belief.mean), 0.0)
+        return Innovation(residual, Li, whitened, C, nll + few.constant, reduced=y)
     residual = jnp.where(mask, x - observation.observe(belief.mean), 0.0)
     observation = observation.tangent(belief.mean)
-    BP, S = innovation_covariance(belief.covariance, present, observation, observation_variance)
+    Li, y, C, nll = _normalise(belief.covariance, residual, present, observation, observation_variance)
+    constant = 0.5 * log(2.0 * pi) * jnp.sum(present, axis=1)
+    return Innovation(residual, Li, y, C, nll + constant)
+
+
+def _normalise(
+    covariance: Covariances, residual: Array, present: Array, observation: ObservationMap, variance: Variances
+) -> tuple[Array, Array, Array, Float[Array, " W"]]:
+    """Compute L^-1, y, C and the likelihood without its constant."""
+    BP, S = innovation_covariance(covariance, present, observation, variance)
     L = lax.linalg.cholesky(S, symmetrize_input=False)
     inverse_factor = invert_factor(L)
     whitened = jnp.einsum("bnm,bm->bn", inverse_factor, residual)
     log_det = jnp.sum(jnp.log(jnp.diagonal(L, axis1=1, axis2=2)), axis=1)
-    constant = 0.5 * log(2.0 * pi) * jnp.sum(present, axis=1)
-    nll = log_det + 0.5 * jnp.sum(whitened**2, axis=1) + constant
-    return Innovation(residual, inverse_factor, whitened, inverse_factor @ BP, nll)
+    nll = log_det + 0.5 * jnp.sum(whitened**2, axis=1)
+    return inverse_factor, whitened, inverse_factor @ BP, nll
 
 
 def assimilate(belief: Belief, innovation: Innovation) -> Belief:
@@ -113,7 +194,7 @@ def assimilate(belief: Belief, innovation: Innovation) -> Belief:
     C = innovation.projected
     # The barrier keeps the transpose a plain array: without it the product takes a slow path on CPUs.
     Ct = lax.optimization_barrier(C.mT)
-    mean = belief.mean + jnp.einsum("bnm,bn->bm", C, innovation.whitened)
+    mean = belief.mean + jnp.einsum("bnm,bn->bm", C, innovation.normalised)
     return Belief(mean, belief.covariance - Ct @ C)
 
 

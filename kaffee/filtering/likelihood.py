@@ -56,8 +56,8 @@ def initial_belief(
             standardised units; with Gamma alone, the first steps would be certain of a value that was never measured.
         certain: Build N(mean, 0) instead: the mean is taken for the state (appendix A.2).
     """
-    Gamma = jnp.diag(model.shell.process_variance())
-    covariance = jnp.broadcast_to(jnp.zeros_like(Gamma) if certain else Gamma, (mean.shape[0], *Gamma.shape))
+    Gamma = jnp.vectorize(jnp.diag, signature="(m)->(m,m)")(model.shell.process_variance())
+    covariance = jnp.broadcast_to(jnp.zeros_like(Gamma) if certain else Gamma, (mean.shape[0], *Gamma.shape[-2:]))
     if anchored is not None:
         spread = 1.0 - anchored.astype(mean.dtype)
         if model.discrete is not None:
@@ -113,8 +113,8 @@ def start_state(model: StateSpaceModel, x: Readings) -> States:
 
 def make_dynamics(model: StateSpaceModel, initial: Belief) -> Dynamics:
     """Collect the inputs of the recursion from a model."""
-    shell = model.shell
-    return Dynamics(model.core, shell.process_variance(), shell.observation_variance(), initial, model.discrete)
+    variances = model.shell.process_variance(), model.shell.observation_variance()
+    return Dynamics(model.core, *variances, initial, model.discrete, model.observation)
 
 
 def _run_terms(
@@ -130,7 +130,8 @@ def _run_terms(
     def run(belief: Belief, part: Observations) -> Terms:
         dynamics = make_dynamics(model, belief)
         if gradient == "adjoint" and recursion.filter.adjoint and model.discrete is None:
-            return adjoint_terms(dynamics, recursion, part)
+            fixed = part._replace(observation=jax.lax.stop_gradient(part.observation))
+            return adjoint_terms(dynamics, recursion, fixed)  # the map that trains is that of the dynamics
         return scan_terms(recursion, dynamics, part)
 
     if segment is None:
@@ -174,7 +175,7 @@ def window_nll(
         x, mask: Rows of readings, and after them the inputs of a model that takes any (`StateSpaceModel.split`).
         start: Latent states zbar_{t0}; by default the belief is that of `start_belief`.
         certain_start: Begin with covariance 0 instead of Gamma, as if the start were the state (appendix A.2).
-        gradient: "adjoint" is hand-derived and does not reach B nor the data; "autodiff" reaches everything.
+        gradient: "adjoint" is hand-derived and does not reach the data; "autodiff" reaches everything.
         segment: Keep the belief only every `segment` steps and recompute the rest in the backward pass: memory
             O(T / segment + segment) instead of O(T). Must divide the number of steps.
         key: Random key of the core's internal noise, one realisation per window and step; None: no noise.
@@ -185,9 +186,6 @@ def window_nll(
             f"A window of {x.shape[1]} rows has {x.shape[1] - 1} steps after its first row; burn_in = {burn_in} must "
             "not be negative and must leave at least one of them to score."
         )
-    if gradient == "adjoint":
-        # The adjoint is exact in all but B, which the paper holds fixed; train B through "autodiff".
-        model = model.replace(observation=jax.lax.stop_gradient(model.observation))
     anchor = model.observation
     (x, inputs), mask = model.split(x), model.split(mask)[0]
     first, first_mask = jnp.where(mask[:, 0], x[:, 0], 0.0), mask[:, 0]

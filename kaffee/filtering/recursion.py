@@ -51,13 +51,17 @@ class Recursion(eqx.Module):
 
 
 class Dynamics(NamedTuple):
-    """The differentiable inputs of the recursion: core, noise variances, first belief; and what counts are read by."""
+    """The differentiable inputs of the recursion: core, noise variances, first belief, and the map where it trains.
+
+    Variances may have a leading axis of windows, each with its own. `discrete` is what counts are read by.
+    """
 
     core: Core
-    process_variance: Float[Array, " M"]
-    observation_variance: Float[Array, " N"]
+    process_variance: Float[Array, "*W M"]
+    observation_variance: Float[Array, "*W N"]
     initial: Belief
     discrete: Discrete | None = None
+    observation: ObservationMap | None = None
 
 
 class Observations(NamedTuple):
@@ -136,7 +140,9 @@ def predict(
 def scale_variance(core: Core, process_variance: Float[Array, " M"], z: States) -> Float[Array, "#W M"]:
     """Compute Gamma's diagonal at states: the same everywhere, unless the core knows where its errors are larger."""
     scale = core.noise_scale(z)
-    return process_variance[None] if scale is None else jax.lax.stop_gradient(scale)[:, None] * process_variance
+    if scale is None:
+        return jnp.atleast_2d(process_variance)
+    return jax.lax.stop_gradient(scale)[:, None] * process_variance
 
 
 def step(

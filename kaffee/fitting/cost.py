@@ -55,6 +55,7 @@ def measure_product(batch: int, size: int) -> float:
 
 def estimate_cost(settings: FitSettings, num_observed: int) -> Cost:
     """Estimate what a fit costs, without its certificate."""
+    num_observed = settings.num_explained(num_observed)
     M = settings.core.resolved_dim(num_observed)
     forcing, filtering = settings.pretraining, settings.adaptation
     product = measure_product(filtering.schedule.batch_size, M)
@@ -69,7 +70,7 @@ def estimate_cost(settings: FitSettings, num_observed: int) -> Cost:
 def find_risks(series: Series, settings: FitSettings) -> list[str]:
     """Name what of a recording is little or much for its model, before the work."""
     train, _ = series.split(1.0 - settings.test_fraction)
-    N = series.num_coordinates
+    N = settings.num_explained(series.num_coordinates)
     M, rows = settings.core.resolved_dim(N), train.num_steps
     risks = []
     if rows < FEW_ROWS * M and settings.rung != "linear" and settings.core.start != IN_CONTEXT:
@@ -79,7 +80,7 @@ def find_risks(series: Series, settings: FitSettings) -> list[str]:
             + choice * (settings.rung == "auto")
         )
     if N >= MANY_COORDINATES:
-        risks.append(f"{N} coordinates: a filter costs the cube of them. Consider principal components of the data.")
+        risks.append(f"{N} coordinates: a filter costs the cube of them. Consider components: --observation learned.")
     return risks
 
 

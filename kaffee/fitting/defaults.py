@@ -6,6 +6,7 @@ Why these: docs/decisions.md. What they give on a recording: `python -m benchmar
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from kaffee.data.validation import check_observed
 from kaffee.errors import ConfigError, DataError, unknown
 from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import merge, nested, update
-from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, IN_CONTEXT, FitSettings
+from kaffee.fitting.learned_maps import find_maps
+from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, IN_CONTEXT, FitSettings, ObservationSettings
 from kaffee.training.selection import hold_back
 
 # Latents for two lags of many coordinates; and coordinates beyond which an AL-RNN takes hours.
@@ -54,7 +56,13 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
     if check_preset(preset) == "paper":
         return []
     settings = settings or FitSettings()
+    if series.groups and settings.observation is None:
+        learned = Suggested("observation.type", "learned", "groups share a core and have maps of their own")
+        return [learned, *suggest(series, replace(settings, observation=ObservationSettings()), preset)]
     train, _ = series.split(1.0 - settings.test_fraction)
+    maps = find_maps(settings, train, aligned=False)
+    if maps is not None:
+        train = maps.scores  # which is what a core is to explain
     if settings.core.start is None:
         Scaler.fit(train)  # a column that is constant or never observed is an error now and not after the settings
     else:
@@ -111,6 +119,8 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
         suggested.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
         look = min(250, max(filtering // looks, 10))
         suggested.append(Suggested("adaptation.guard", look, "a core whose free runs or forecasts get worse goes back"))
+    if maps is not None and settings.core.start is None:
+        suggested.insert(0, Suggested("observation.components", N, "as many as make held-back rows most likely"))
     if settings.core.start is not None:
         suggested = [each for each in suggested if not each.key.startswith("pretraining.schedule")]
         suggested.insert(0, Suggested("pretraining.schedule.num_updates", 0, "the core is given"))

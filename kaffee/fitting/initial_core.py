@@ -22,6 +22,7 @@ from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.validation import check_observed
 from kaffee.errors import CheckpointError, ConfigError, DataError, KaffeeError
+from kaffee.fitting.learned_maps import Maps
 from kaffee.fitting.settings import IN_CONTEXT, FitSettings, FoundationSettings
 from kaffee.foundation.context import condition
 from kaffee.foundation.hub import from_pretrained
@@ -53,9 +54,16 @@ class _Start(NamedTuple):
     context: Float[np.ndarray, "T N"] | None = None
 
 
-def find_start(settings: FitSettings, series: Series) -> _Start:
-    """Create or load what a fit of this series starts from; neither units nor a context come from held-out rows."""
+def find_start(settings: FitSettings, series: Series, maps: Maps | None = None) -> _Start:
+    """Create or load what a fit of this series starts from; neither units nor a context come from held-out rows.
+
+    Where maps are learned it is a model of their scores.
+    """
     train, _ = series.split(1.0 - settings.test_fraction)
+    if maps is not None:
+        K, keys = maps.number, settings.keys()
+        model = StateSpaceModel.create(settings.core.create(K, key=keys["core"]), K, key=keys["embedding"])
+        return _Start(model, maps.scalers[0], series, maps.scores)
     if settings.foundation is not None:
         refuse_inputs(series)
         return _read_context(settings.foundation, series, train)

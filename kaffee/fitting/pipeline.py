@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kaffee.checkpoint.reconstruction import Reconstruction
+from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.data.windows import training_windows
 from kaffee.errors import KaffeeError
@@ -20,16 +21,19 @@ from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.initial_core import find_start
 from kaffee.fitting.ladder import Climbing, Reading, choose, choose_adapted, keep_linear, prepare
+from kaffee.fitting.learned_maps import Maps, find_maps
 from kaffee.fitting.settings import IN_CONTEXT, FitSettings, ShellSettings
+from kaffee.fitting.transfer import load_shared, start_transfer
 from kaffee.foundation import context as contexts
 from kaffee.foundation.incontext import read_context
 from kaffee.foundation.weights import licence_terms
+from kaffee.model.core import Core
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import jsonable, versions
-from kaffee.training.adaptation import Adaptation, adapt, build_guard
+from kaffee.training.adaptation import Adaptation, View, adapt, build_guard
 from kaffee.training.loop import Schedule, Trained, Watcher
 from kaffee.training.pretraining import Pretraining, initialise_shell, pretrain
-from kaffee.training.selection import HELD_BACK, HeldBack, Judge, hold_back
+from kaffee.training.selection import HELD_BACK, HeldBack, Judge, hold_back, scale_noise
 from kaffee.training.update import TrainState, initial_state
 
 UNTRAINED = Pretraining(window=1, schedule=Schedule(num_updates=0))
@@ -85,6 +89,16 @@ class Fit:
     settings: FitSettings
     linear: Stage | None = None
 
+    def group(self, name: str) -> "Fit":
+        """Take the part of one group of recordings that share a core."""
+
+        def of(stage: Stage) -> Stage:
+            return stage._replace(reconstruction=stage.reconstruction.group(name))
+
+        linear = None if self.linear is None else of(self.linear)
+        train, test = self.train.of_group(name), self.test.of_group(name)
+        return replace(self, prior=of(self.prior), fitted=of(self.fitted), train=train, test=test, linear=linear)
+
 
 def train_prior(
     start: Reconstruction,
@@ -94,12 +108,14 @@ def train_prior(
     *,
     seed: int,
     held_back: Series | None = None,
+    maps: Maps | None = None,
     store: StageStore | None = None,
     watcher: _Watching = None,
 ) -> Stage:
     """Pretrain a model on standardised rows by teacher forcing (appendix C.1); initialise its shell (appendix B.2).
 
-    Updates that predict `held_back` rows worse are rolled back.
+    Updates that predict `held_back` rows worse are rolled back. Where maps are learned the rows are scores, and the
+    model is lifted to the channels in the end.
     """
     model = start.model
 
@@ -109,7 +125,8 @@ def train_prior(
         # A core that is given keeps its tangent; pretraining makes it the exact one.
         final = model if pretraining == UNTRAINED else trained.model
         options = {**vars(shell), "forcing": pretraining.forcing}
-        return start.with_model(initialise_shell(final, rows, **options), "prior")
+        made = initialise_shell(final, rows, **options)
+        return start.with_model(made if maps is None else maps.lift(made), "prior")
 
     return _run_stage(
         "prior",
@@ -138,6 +155,8 @@ def adapt_prior(
     climbing: Climbing | Reading | None = None,
     unadapted: Reconstruction | None = None,
     calibrating: Judge | None = None,
+    maps: Maps | None = None,
+    core: Core | None = None,
     store: StageStore | None = None,
     watcher: _Watching = None,
     **options: Any,
@@ -150,19 +169,31 @@ def adapt_prior(
             one.
         unadapted: What is kept if the model in context is chosen.
         calibrating: Forecasts over several steps that scale the noise where nothing is chosen.
+        maps: The start of maps that are learned as well; what judges then looks at scores.
+        core: The core to keep, as it was given.
         options: For `kaffee.adapt`.
     """
     chosen, start = get_method(method), prior.model
     score = None if climbing is None else lambda model: climbing.judge.score(model).mean
+    parts, view = chosen.trainable_parts, None
+    if maps is not None:
+        parts, view = (*parts, "observation"), View(maps.scores, maps.view)
 
     def finish(trained: Trained) -> Reconstruction:
         model = trained.model if context is None else contexts.read_all(trained.model, context)
+        model = model if core is None else model.replace(core=core)
         if climbing is None:
             model = model if calibrating is None else calibrating.calibrate(model)[0]
             return prior.with_model(model, method).with_filter(adaptation.filter)
         if isinstance(climbing, Reading):
             better, rungs = choose_adapted(climbing, model)
             made = prior.with_model(better, method) if better is not None else unadapted or prior
+        elif maps is not None:
+            _, rungs = choose(climbing, maps.view(model))
+            # Scores tell how errors of the core grow; the noise of each channel was learned from its own readings.
+            better = rungs["chosen"] != "linear"
+            model = scale_noise(model, rungs["scales"][0], 0.0) if better else maps.lift(climbing.linear.model)
+            made = prior.with_model(model, method)
         else:
             model, rungs = choose(climbing, model)
             made = prior.with_model(model, method)
@@ -174,12 +205,12 @@ def adapt_prior(
         store,
         initial_state(
             start.replace(core=start.core.surrogate()),
-            chosen.trainable_parts,
+            parts,
             adaptation.optimiser,
             adaptation.schedule.num_updates,
-            guarded=build_guard(rows, chosen, adaptation, score) is not None,
+            guarded=build_guard(rows, chosen, adaptation, score, view) is not None,
         ),
-        partial(adapt, start, rows, chosen, adaptation, seed=seed, score=score, **options),
+        partial(adapt, start, rows, chosen, adaptation, seed=seed, score=score, parts=parts, view=view, **options),
         finish,
         watcher,
     )
@@ -236,7 +267,10 @@ def fit(
     """
     settings = settings_for(series) if settings is None else settings
     watch = watcher or (lambda title, total: Watcher())
-    start = find_start(settings, series)
+    if settings.observation is not None and settings.core.start is not None:
+        return _fit_transfer(series, settings, dt, store or StageStore(), watch)
+    maps = find_maps(settings, series.split(1.0 - settings.test_fraction)[0])
+    start = find_start(settings, series, maps)
     series, pretraining, adaptation = start.series, settings.pretraining, settings.adaptation
     train, test = series.split(1.0 - settings.test_fraction)
     held = None if settings.rung == "scratch" else hold_back(start.rows)
@@ -244,22 +278,7 @@ def fit(
         trained_on = start.rows if held is None else held.part
         for steps in (pretraining.window, adaptation.burn_in + adaptation.scored):
             training_windows(trained_on, steps + 1)  # too short a series is an error now and not after the first stage
-    blank = Reconstruction(
-        model=start.model,
-        scaler=start.scaler,
-        columns=series.columns,
-        inputs=() if series.inputs is None else series.inputs.columns,
-        dt=dt if dt is not None else series.time_step or 1.0,
-        provenance={
-            "seed": settings.seed,
-            "fingerprint": series.fingerprint,
-            "train_fingerprint": train.fingerprint,
-            "versions": versions(),
-            "settings": to_dict(settings),
-            **({} if series.frequency is None else {"frequency": series.frequency}),
-            **licence_terms(start.model.core),
-        },
-    )
+    blank = _begin(start.model, start.scaler, series, train, settings, dt, maps)
     if settings.core.start == IN_CONTEXT:
         return _fit_in_context(blank, train, test, settings, store or StageStore(), watch)
     seed, rows, climbing, linear = settings.seed, start.rows, None, None
@@ -273,9 +292,10 @@ def fit(
         climbing = prepare(rows, held, settings)
         watching.advanced(1, climbing.linear.scored.mean, 0)
         report = climbing.linear.structure.describe()
-        linear = _keep(store, "linear", blank.with_model(climbing.linear.model, "kaffee"), report)
+        best = climbing.linear.model if maps is None else maps.lift(climbing.linear.model)
+        linear = _keep(store, "linear", blank.with_model(best, "kaffee"), report)
         if climbing.start is None:
-            prior = _keep(store, "prior", blank.with_model(climbing.linear.model, "prior"), report)
+            prior = _keep(store, "prior", blank.with_model(best, "prior"), report)
             rungs = {"rungs": jsonable(keep_linear(climbing))}
             made = replace(linear.reconstruction, provenance={**linear.reconstruction.provenance, **rungs})
             fitted = _keep(store, settings.method, made, report)
@@ -288,9 +308,13 @@ def fit(
         settings.shell,
         seed=seed,
         held_back=None if held is None else held.blocks,
+        maps=maps,
         store=store,
         watcher=partial(watch, "Pretraining", pretraining.schedule.num_updates),
     )
+    if maps is not None:
+        whole = hold_back(maps.rows, num_coordinates=maps.number)
+        maps, rows = replace(maps, scores=rows), maps.rows if held is None else whole.part
     fitted = adapt_prior(
         blank.with_model(prior.model, "prior"),
         rows,
@@ -299,11 +323,42 @@ def fit(
         seed=seed,
         context=start.context,
         climbing=climbing,
-        calibrating=_calibrate_by(rows, settings) if held is None and start.context is None else None,
+        calibrating=_calibrate_by(rows, settings) if held is None and start.context is None and maps is None else None,
+        maps=maps,
         store=store,
         watcher=partial(watch, f"Adaptation ({settings.method})", adaptation.schedule.num_updates),
     )
     return Fit(prior, fitted, train, test, settings, linear)
+
+
+def _begin(
+    model: StateSpaceModel,
+    scaler: Scaler,
+    series: Series,
+    train: Series,
+    settings: FitSettings,
+    dt: float | None,
+    maps: Maps | None,
+) -> Reconstruction:
+    """Put what is known before training around a model."""
+    return Reconstruction(
+        model=model,
+        scaler=scaler,
+        columns=series.columns,
+        inputs=() if series.inputs is None else series.inputs.columns,
+        dt=dt if dt is not None else series.time_step or 1.0,
+        provenance={
+            "seed": settings.seed,
+            "fingerprint": series.fingerprint,
+            "train_fingerprint": train.fingerprint,
+            "versions": versions(),
+            "settings": to_dict(settings),
+            **({} if series.frequency is None else {"frequency": series.frequency}),
+            **licence_terms(model.core),
+        },
+        groups=() if maps is None else maps.names,
+        scalers=() if maps is None or not maps.names else maps.scalers,
+    )
 
 
 def _calibrate_by(rows: Series, settings: FitSettings) -> Judge | None:
@@ -315,6 +370,34 @@ def _calibrate_by(rows: Series, settings: FitSettings) -> Judge | None:
     wanted = settings.adaptation.calibration and settings.method in ("kaffee", "frozen_core")
     wanted = wanted and settings.readings is None  # its forecasts are Gaussian
     return Judge(hold_back(rows)) if wanted and max(rows.lengths) * HELD_BACK >= 1.0 else None
+
+
+def _fit_transfer(
+    series: Series,
+    settings: FitSettings,
+    dt: float | None,
+    store: StageStore,
+    watch: Callable[[str, int], Watcher],
+) -> Fit:
+    """Fit map, noise and units of new recordings to a core that is known and stays as it is, bit for bit."""
+    known = load_shared(str(settings.core.start))
+    train, test = series.split(1.0 - settings.test_fraction)
+    maps, model = start_transfer(known, settings, train)
+    blank = _begin(model, maps.scalers[0], series, train, settings, dt or known.dt, maps)
+    blank = replace(blank, filter_name=known.filter_name)
+    prior = store.finished("prior") or _keep(store, "prior", blank, "the core is given, its map aligned")
+    fitted = adapt_prior(
+        blank.with_model(prior.model, "prior"),
+        maps.rows,
+        settings.method,
+        settings.adaptation,
+        seed=settings.seed,
+        maps=maps,
+        store=store,
+        watcher=partial(watch, "Transfer of the core", settings.adaptation.schedule.num_updates),
+        core=known.model.core,
+    )
+    return Fit(prior, fitted, train, test, settings)
 
 
 def _fit_in_context(

@@ -21,6 +21,7 @@ from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.fitting.config import differences, to_dict, update
 from kaffee.fitting.initial_core import load_with_core
+from kaffee.fitting.learned_maps import standardise_groups
 from kaffee.fitting.pipeline import Fit, Stage, StageStore, fit
 from kaffee.fitting.settings import FitSettings
 from kaffee.foundation.context import split_context
@@ -222,7 +223,9 @@ class Run(StageStore):
     @cached_property
     def _parts(self) -> tuple[Series, Series]:
         """The training and the held-out data, in the columns of the model."""
-        series = match_series(self.prior.reconstruction, self.loaded.series, any_step=True)
+        model = self.prior.reconstruction
+        first = model.group(model.groups[0]) if model.groups else model  # columns and step are those of all
+        series = match_series(first, self.loaded.series, any_step=True)
         return series.split(1.0 - self.settings.test_fraction)
 
     @cached_property
@@ -233,12 +236,15 @@ class Run(StageStore):
     @cached_property
     def standard(self) -> Series:
         """The training data in the units of the model."""
-        return self._parts[0].standardised(self.prior.reconstruction.scaler)
+        model = self.prior.reconstruction
+        return standardise_groups(self._parts[0], model.groups, model.scalers or (model.scaler,))
 
     @cached_property
     def held(self) -> HeldBack | None:
         """The rows that an AL-RNN did and did not train on; None if there is none, or it trained on all."""
-        return hold_back(self.standard) if self.settings.rung in ("auto", "alrnn") else None
+        maps = self.settings.observation
+        size = None if maps is None else maps.components
+        return hold_back(self.standard, num_coordinates=size) if self.settings.rung in ("auto", "alrnn") else None
 
     @property
     def rows(self) -> Series:

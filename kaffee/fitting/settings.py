@@ -121,6 +121,36 @@ class ReadingSettings:
 
 
 @dataclass(frozen=True)
+class ObservationSettings:
+    """An observation map that is learned, x = C (z_1, ..., z_K) + b + noise (`kaffee.fitting.learned_maps`).
+
+    Attributes:
+        components: K; None: as many as make held-back rows most likely. There may be fewer than channels.
+    """
+
+    type: Literal["learned"] = "learned"
+    components: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.components is not None and self.components < 1:
+            raise ConfigError(f"observation.components is at least 1, not {self.components}.")
+
+    @classmethod
+    def parse(cls, text: str | None) -> dict[str, Any] | None:
+        """Read what was typed, "learned" or "learned:3", as nested values; None for the fixed map.
+
+        >>> ObservationSettings.parse("learned:3")
+        {'type': 'learned', 'components': 3}
+        """
+        name, _, number = (text or "fixed").partition(":")
+        if name == "fixed" and not number:
+            return None
+        if name != "learned" or (number and not number.isdecimal()):
+            raise ConfigError(f"observation = {text}: 'fixed', 'learned' or, with 3 components, 'learned:3'.")
+        return {"type": name, **({"components": int(number)} if number else {})}
+
+
+@dataclass(frozen=True)
 class SimulationSettings:
     """The data when a named system is fitted instead of a file; noise in units of the attractor's spread."""
 
@@ -147,6 +177,7 @@ class FitSettings:
             paper's: a core of random weights, trained on all rows of the training part, with no linear model beside it.
         foundation: Adapt this model in the context of the training rows (`kaffee adapt`); `core` then does not count.
         readings: Counts or binary readings; None: numbers with Gaussian noise.
+        observation: A map that is learned; None: B = [I 0], the first latents are the channels.
     """
 
     seed: int = 0
@@ -160,6 +191,7 @@ class FitSettings:
     simulation: SimulationSettings = SimulationSettings()
     foundation: FoundationSettings | None = None
     readings: ReadingSettings | None = None
+    observation: ObservationSettings | None = None
 
     @property
     def likelihood(self) -> str:
@@ -172,6 +204,8 @@ class FitSettings:
                 f"Counts and binary readings (likelihood = {self.likelihood}) take a core from nothing and rung = "
                 "scratch; models that start from another one, read a context or begin with a linear model are Gaussian."
             )
+        if self.readings is not None and self.observation is not None:
+            raise ConfigError("Maps are learned of numbers: counts and binary readings keep the map B = [I 0].")
         if not 0 <= self.seed <= _MAX_SEED:
             raise ConfigError(f"seed lies between 0 and {_MAX_SEED}, not {self.seed}.")
         if not 0.0 < self.test_fraction < 1.0:
@@ -187,6 +221,19 @@ class FitSettings:
                 f"rung = {self.rung} chooses by forecasts of method = kaffee; {self.method} is a control, which is "
                 "seen as it is with rung = scratch (--rung scratch, or leave it out)."
             )
+
+        if self.observation is not None and self.foundation is not None:
+            raise ConfigError("A foundation model reads channels as they are; leave out observation = learned.")
+        if self.observation is not None and self.core.start and self.method != "frozen_core":
+            raise ConfigError(
+                f"With a core that is given and a map that is learned, only the map is fitted (transfer): method is "
+                f"frozen_core, not {self.method}."
+            )
+
+    def num_explained(self, num_observed: int) -> int:
+        """Count the coordinates that the core is to explain: components of a map that is learned, else all channels."""
+        number = None if self.observation is None else self.observation.components
+        return num_observed if number is None else number
 
     def keys(self) -> dict[str, Key[Array, ""]]:
         """Split the seed into independent keys."""

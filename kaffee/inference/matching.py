@@ -31,7 +31,7 @@ def match_series(reconstruction: Reconstruction, series: Series, *, any_step: bo
     is not the model's. The model's inputs are taken from those of the series, else from its columns.
     """
     series, inputs = _match_inputs(reconstruction, series)
-    wanted = model_columns(reconstruction)
+    wanted = model_columns(reconstruction.group(None))
     if set(wanted) <= set(series.columns):
         chosen = series.select(list(wanted))
     elif _decided_by_position(wanted, series, stacklevel=4):

@@ -12,7 +12,11 @@ from kaffee.errors import ConfigError
 
 
 class ObservationMap(eqx.Module):
-    """A linear map x = B z of full row rank; matrices X below carry leading batch axes."""
+    """An affine map x = B z + b; matrices X below carry leading batch axes.
+
+    B^+ is the pseudo-inverse: with N <= M rows it finds the nearest state that is observed as x, with more rows than
+    latents the one that is observed nearest to x, by least squares.
+    """
 
     @property
     @abstractmethod
@@ -29,7 +33,7 @@ class ObservationMap(eqx.Module):
         """Return B as a dense matrix."""
 
     def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        """Compute B z."""
+        """Compute B z + b."""
         return z @ self.matrix().T
 
     def tangent(self, z: Float[Array, "W M"]) -> "ObservationMap":
@@ -58,7 +62,7 @@ class ObservationMap(eqx.Module):
         return P + lifted + lifted.mT
 
     def overwrite(self, z: Float[Array, "... M"], x: Float[Array, "... N"]) -> Float[Array, "... M"]:
-        """Compute z + B^+ (x - B z), the nearest state to z that is observed as x (identity teacher forcing)."""
+        """Compute z + B^+ (x - b - B z), the nearest state to z that is observed as x (identity teacher forcing)."""
         return self.overwriter()(z, x)
 
     def overwriter(self) -> Callable[[Array, Array], Array]:
@@ -125,24 +129,92 @@ class Projection(ObservationMap):
 
 
 class LinearObservation(ObservationMap):
-    """Any matrix B of full row rank."""
+    """B = [C 0] and an offset b: the first K latent coordinates are observed through any matrix C, the others are not.
 
-    B: Float[Array, "N M"]
+    C may be tall (more channels than components) and have a leading axis of windows, each with its own. A reading x of
+    a tall map says of z no more than K numbers do, which filters that condition dense Gaussians on it make use of
+    (`kaffee.filtering.gaussian.compress`).
+
+    Attributes:
+        B: C; all of B if nothing is hidden.
+        offset: b; None: 0.
+        hidden: Latent coordinates that no channel sees, M - K.
+        compressible: Whether filters may work with K numbers for each reading of N.
+    """
+
+    B: Float[Array, "*W N K"]
+    offset: Float[Array, "*W N"] | None = None
+    hidden: int = eqx.field(static=True, default=0)
+    compressible: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self) -> None:
-        if getattr(self.B, "ndim", 2) != 2:
+        if getattr(self.B, "ndim", 2) not in (2, 3):
             raise ConfigError(f"B must be a matrix (N, M); got an array with {self.B.ndim} axes.")
 
     @property
     def num_observed(self) -> int:
-        return self.B.shape[0]
+        return self.B.shape[-2]
+
+    @property
+    def num_components(self) -> int:
+        """Number of latent coordinates that are observed, K."""
+        return self.B.shape[-1]
 
     @property
     def latent_dim(self) -> int:
-        return self.B.shape[1]
+        return self.num_components + self.hidden
 
-    def matrix(self) -> Float[Array, "N M"]:
-        return self.B
+    @property
+    def tall(self) -> bool:
+        """Whether filters take K numbers for each reading of N."""
+        return self.compressible and self.num_observed > self.num_components
+
+    def matrix(self) -> Float[Array, "*W N M"]:
+        return _pad_last(self.B, self.hidden)
+
+    def seen(self, z: Float[Array, "... M"]) -> Float[Array, "... K"]:
+        """Take the components of a state."""
+        return z[..., : self.num_components] if self.hidden else z
+
+    def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        z = self.seen(z)
+        x = z @ self.B.T if self.B.ndim == 2 else jnp.einsum("wnk,w...k->w...n", self.B, z)
+        if self.offset is None:
+            return x
+        b = self.offset
+        return x + (b if b.ndim == 1 else b.reshape(b.shape[0], *[1] * (x.ndim - 2), b.shape[1]))
+
+    def rows(self, X: Float[Array, "... M K"]) -> Float[Array, "... N K"]:
+        return self.B @ (X[..., : self.num_components, :] if self.hidden else X)
+
+    def columns(self, X: Float[Array, "... K M"]) -> Float[Array, "... K N"]:
+        return self.seen(X) @ self.B.mT
+
+    def extend_columns(self, X: Float[Array, "... K N"]) -> Float[Array, "... K M"]:
+        return _pad_last(X @ self.B, self.hidden)
+
+    def add_rows_and_columns(self, P: Float[Array, "... M M"], X: Float[Array, "... N M"]) -> Float[Array, "... M M"]:
+        lifted = self.B.mT @ X
+        if self.hidden:
+            lifted = jnp.pad(lifted, [(0, 0)] * (lifted.ndim - 2) + [(0, self.hidden), (0, 0)])
+        return P + lifted + lifted.mT
+
+    def overwriter(self) -> Callable[[Array, Array], Array]:
+        inverse = _pad_last(jnp.linalg.pinv(self.B).mT, self.hidden)
+
+        def overwrite(z: Array, x: Array) -> Array:
+            v = x - self.observe(z)
+            return z + (v @ inverse if inverse.ndim == 2 else jnp.einsum("wnm,wn->wm", inverse, v))
+
+        return overwrite
+
+    def spread(self, variance: Float[Array, "... N"]) -> Float[Array, "... M M"]:
+        inverse = _pad_last(jnp.linalg.pinv(self.B).mT, self.hidden).mT
+        return (inverse * variance[..., None, :]) @ inverse.mT
+
+
+def _pad_last(X: Float[Array, "... K"], hidden: int) -> Float[Array, "... M"]:
+    return jnp.pad(X, [(0, 0)] * (X.ndim - 1) + [(0, hidden)]) if hidden else X
 
 
 class NonlinearObservation(ObservationMap):

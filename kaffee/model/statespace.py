@@ -1,6 +1,6 @@
 """The state-space model (section 2.1): core, stochastic shell, observation map, embedding; and its trainable parts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -117,7 +117,8 @@ class StateSpaceModel(eqx.Module):
     data inside the model would make every data set a new program to compile. The initial state of an observation x is
     E x, by the embedding E, with the observed part overwritten; or, with a climate, that of training data given x
     (`kaffee.filtering.likelihood.start_belief`). With `discrete`, readings are counts or binary ones of B z, encoded
-    (`kaffee.model.discrete`), and Lambda is only the width of their noise as the prior saw it.
+    (`kaffee.model.discrete`), and Lambda is only the width of their noise as the prior saw it. Map, shell and embedding
+    may have a leading axis of groups that share the core; `select` takes one of them, or one for each window.
     """
 
     core: Core
@@ -164,7 +165,7 @@ class StateSpaceModel(eqx.Module):
             ("discrete.gain", getattr(self.discrete, "gain", None), (N,)),
         ):
             given = getattr(array, "shape", shape)
-            if given != shape:
+            if given[-len(shape) :] != shape:  # leading axes are windows, each with its own map and shell
                 raise ConfigError(f"{name} has shape {given}; with M = {M} and N = {N} it must be {shape}.")
 
     @property
@@ -197,11 +198,32 @@ class StateSpaceModel(eqx.Module):
 
     def embed(self, x: Float[Array, "... N"]) -> Float[Array, "... M"]:
         """Embed an observation: E x, with the observed part overwritten by x (appendix C.1)."""
-        return self.observation.overwrite(x @ self.embedding.T, x)
+        E = self.embedding
+        return self.observation.overwrite(x @ E.T if E.ndim == 2 else jnp.einsum("wmn,wn->wm", E, x), x)
 
     def replace(self, **parts: Any) -> "StateSpaceModel":
         """Copy the model with some parts replaced."""
         return StateSpaceModel(**{name: getattr(self, name) for name in (*PARTS, "climate", "discrete")} | parts)
+
+    @property
+    def num_groups(self) -> int:
+        """Count the groups that share the core, each with its own map, shell and embedding; 0 for a single model."""
+        return self.embedding.shape[0] if self.embedding.ndim == 3 else 0
+
+    def select(self, groups: Any) -> "StateSpaceModel":
+        """Take the parts of one group, or those of the group of every window; the core is that of all of them."""
+        own = {name: jax.tree.map(lambda a: a[groups], getattr(self, name)) for name in PARTS if name != "core"}
+        return self.replace(**own)
+
+    @staticmethod
+    def share(models: Sequence["StateSpaceModel"]) -> "StateSpaceModel":
+        """Stack the maps, shells and embeddings of models of groups around the core and the climate of the first."""
+        own = {
+            name: jax.tree.map(lambda *a: jnp.stack(a), *(getattr(model, name) for model in models))
+            for name in PARTS
+            if name != "core"
+        }
+        return models[0].replace(**own)
 
     def exact(self) -> "StateSpaceModel":
         """Return the model with the core's exact Jacobian (`Core.exact`)."""

@@ -205,6 +205,9 @@ def analyse(
     start = None if measured is None else ends.tails[labels.index(measured), -1]
     spectrum, run = _measure_run(model, start, num_steps, reconstruction.dt)
     B = np.asarray(model.observation.matrix(), np.float64)
+    offset = getattr(model.observation, "offset", None)
+    if offset is not None:  # what a learned map adds is part of the units
+        scaler = Scaler(scaler.mean + scaler.scale * np.asarray(offset, np.float64), scaler.scale)
     return Analysis(
         columns=tuple(columns),
         dt=reconstruction.dt,

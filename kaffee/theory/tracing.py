@@ -1,5 +1,6 @@
 """Trace a run of the recursion: keep everything that the propositions of appendix A need."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief, Innovation, gain, innovation_covariance
 from kaffee.filtering.recursion import Dynamics, Observations, Recursion, step
-from kaffee.model.observation import ObservationMap
+from kaffee.model.observation import LinearObservation, ObservationMap
 
 
 class Trace(eqx.Module):
@@ -99,15 +100,19 @@ def trace(recursion: Recursion, dynamics: Dynamics, observations: Observations) 
             "the certificate, or diagnose a model with Gaussian readings."
         )
 
+    observation = observations.observation
+    if isinstance(observation, LinearObservation):  # the propositions speak of Omega in N dimensions
+        observation = replace(observation, compressible=False)
+
     def body(belief: Belief, row: tuple[Any, ...]) -> tuple[Belief, Any]:
-        now = step(recursion, dynamics, observations.observation, belief, *row)
+        now = step(recursion, dynamics, observation, belief, *row)
         J = dynamics.core.given(inputs=row[3]).linearise(belief.mean)[1]
         return now.filtered, (belief, J, now.predicted, now.innovation, now.filtered, now.fault)
 
     # Without the noise inside a core: the propositions speak of a deterministic F.
     _, kept = jax.lax.scan(body, dynamics.initial, observations._replace(noise=None).steps)
     variances = dynamics.process_variance, dynamics.observation_variance
-    return Trace(recursion, observations.observation, *variances, observations.mask, *kept)
+    return Trace(recursion, observation, *variances, observations.mask, *kept)
 
 
 def inner(X: Float[Array, "*batch K K"], Y: Float[Array, "*batch K K"]) -> Float[Array, "*batch"]:

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from kaffee.data.series import Series
-from kaffee.data.windows import WindowBatch, padded, training_windows
+from kaffee.data.windows import WindowBatch, group_rows, padded, training_windows
 from kaffee.errors import ConfigError
 from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.likelihood import Gradient, Method, Score, window_nll
@@ -80,6 +80,13 @@ class Adaptation:
             raise ConfigError(f"segment must divide burn_in + scored = {steps}; {self.segment} does not.")
 
 
+class View(NamedTuple):
+    """Another look at a model, for what judges free runs: the rows of a series, and the model of these rows."""
+
+    series: Series
+    look: Callable[[StateSpaceModel], StateSpaceModel]
+
+
 class _NLLObjective(eqx.Module):
     """The window NLL of a method, with the signature of the training loop."""
 
@@ -89,10 +96,11 @@ class _NLLObjective(eqx.Module):
     segment: int | None = eqx.field(static=True, default=None)
     latent: Float[Array, "T M"] | None = None
     certain_start: bool = eqx.field(static=True, default=False)
+    groups: Int[Array, " T"] | None = None
 
     def __call__(self, model: StateSpaceModel, batch: WindowBatch, /) -> Score:
         return window_nll(
-            model,
+            model if self.groups is None else model.select(self.groups[batch.starts]),
             batch.observations,
             batch.mask,
             self.recursion,
@@ -121,29 +129,36 @@ def _latent_states(model: StateSpaceModel, series: Series) -> Float[Array, "T M"
 def nll_objective(
     model: StateSpaceModel, series: Series, method: Method, settings: Adaptation, parts: tuple[str, ...]
 ) -> _NLLObjective:
-    """Build the objective of `method`; B has no hand-derived gradient, so training it goes through autodiff."""
+    """Build the objective of `method`."""
     return _NLLObjective(
         recursion=method.recursion,
         burn_in=settings.burn_in,
-        gradient="autodiff" if "observation" in parts else settings.gradient,
+        gradient=settings.gradient,
         segment=settings.segment,
         latent=_latent_states(model, series) if settings.start == "forced" else None,
         certain_start=settings.start == "observed",
+        groups=jnp.asarray(group_rows(series)) if model.num_groups else None,
     )
 
 
 def build_guard(
-    series: Series, method: Method, settings: Adaptation, score: Callable[[StateSpaceModel], float] | None = None
+    series: Series,
+    method: Method,
+    settings: Adaptation,
+    score: Callable[[StateSpaceModel], float] | None = None,
+    view: View | None = None,
 ) -> Guard | None:
     """Build the guard; None if it is disabled, the core does not train or there is nothing to look at.
 
-    `score` is of forecasts of held-back rows. A series too short for free runs is guarded by it alone.
+    `score` is of forecasts of held-back rows. A series too short for free runs is guarded by it alone. With a `view`
+    free runs and forecasts are those of the model that it shows.
     """
     if settings.guard is None or not method.train_core:
         return None
-    if not FreeRunGuard.possible(series):
-        return None if score is None else ScoreGuard(settings.guard, score)
-    return FreeRunGuard(series, settings.guard, lambda model: _confine(model, series, method, settings), score)
+    rows, look = (series, lambda model: model) if view is None else view
+    if not FreeRunGuard.possible(rows):
+        return None if score is None else ScoreGuard(settings.guard, lambda model: score(look(model)))
+    return FreeRunGuard(rows, settings.guard, lambda model: look(_confine(model, series, method, settings)), score)
 
 
 def _confine(model: StateSpaceModel, series: Series, method: Method, settings: Adaptation) -> StateSpaceModel:
@@ -167,6 +182,7 @@ def adapt(
     seed: int,
     parts: tuple[str, ...] | None = None,
     score: Callable[[StateSpaceModel], float] | None = None,
+    view: View | None = None,
     watcher: Watcher | None = None,
     save: Callable[..., Any] | None = None,
     **resume: Any,
@@ -190,7 +206,7 @@ def adapt(
         schedule=settings.schedule,
         seed=seed,
         watcher=watcher,
-        guard=build_guard(series, method, settings, score) if "core" in parts else None,
+        guard=build_guard(series, method, settings, score, view) if "core" in parts else None,
         save=save,
         **resume,
     )

@@ -6,7 +6,7 @@ until the filter has forgotten it; the Gaussian of training states given the rea
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from kaffee.data.gaps import evenly
 from kaffee.data.series import Series
@@ -27,16 +27,23 @@ def filtering_windows(series: Series, latent_dim: int) -> Float[np.ndarray, "T W
 
     Inputs stand after the coordinates; where a window has no row they are 0, their mean.
     """
+    return _cut_windows(series, latent_dim)[0]
+
+
+def _cut_windows(series: Series, latent_dim: int) -> tuple[Float[np.ndarray, "T W D"], Int[np.ndarray, " W"]]:
+    """Cut windows, and tell the recording of each."""
     rows = min(WINDOW_ROWS, max(series.lengths))
     # The rest of a recording is a window of its own if it is half a window, or all that there is.
+    parts = [(r, i) for r, T in enumerate(series.lengths) for i in range(0, max(T - rows // 2, 1), rows)]
     whole = [series.rows_with_inputs(r) for r in range(series.num_recordings)]
-    cuts = [x[i : i + rows] for x in whole for i in range(0, max(len(x) - rows // 2, 1), rows)]
+    cuts = [whole[r][i : i + rows] for r, i in parts]
     most = min(MOST_WINDOWS, max(LEAST_WINDOWS, WINDOWS_TIMES_LATENTS // latent_dim), len(cuts))
     windows = np.full((rows, most, whole[0].shape[1]), np.nan)
     windows[..., series.num_coordinates :] = 0.0
-    for w, i in enumerate(evenly(len(cuts), most)):
+    chosen = evenly(len(cuts), most)
+    for w, i in enumerate(chosen):
         windows[: len(cuts[i]), w] = cuts[i]
-    return windows
+    return windows, np.array([parts[i][0] for i in chosen])
 
 
 def _keep_moments(track: Track, row: Row, step: Step) -> tuple[Float[Array, "R M"], Float[Array, "M M"], Array]:
@@ -58,13 +65,17 @@ def with_climate(model: StateSpaceModel, series: Series, recursion: Recursion) -
     If the model has no climate yet, a first pass starts from N(0, 1) and skips the beginning of every window; a second
     one starts from what it found.
     """
-    x = jnp.asarray(filtering_windows(series, model.latent_dim), model.dtype)
+    windows, owners = _cut_windows(series, model.latent_dim)
+    x = jnp.asarray(windows, model.dtype)
+    names = series.group_names
+    groups = jnp.asarray([names.index(series.groups[r]) for r in owners]) if model.num_groups else None
     passes = (min(SKIPPED, len(x) // 4), 0) if model.climate is None else (0,)
     if model.climate is None:
         M = model.latent_dim
         model = model.replace(climate=Climate.from_moments(np.zeros(M), np.eye(M), model.dtype))
     for skipped in passes:
-        swept = sweep(model, recursion, x, gate=make_gate(), keep=_keep_moments)
+        local = model if groups is None else model.select(groups)
+        swept = sweep(local, recursion, x, gate=make_gate(), keep=_keep_moments)
         means, totals, counts = (np.asarray(each, np.float64)[skipped:] for each in swept.rows)
         z = means[np.isfinite(means).all(axis=2)]
         if len(z) < 2:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from kaffee.data.gaps import complete, complete_rows, constant_columns, evenly, stretches
 from kaffee.data.series import Series
-from kaffee.data.windows import training_windows
+from kaffee.data.windows import group_rows, training_windows
 from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.filtering.recursion import Recursion
 from kaffee.filtering.rollout import make_core_key
@@ -176,7 +176,8 @@ def _state_range(
     """
     sampler = training_windows(series, min(WINDOW_ROWS, max(series.lengths)), model.dtype)
     batch = sampler.sample(jax.random.key(seed), NUM_WINDOWS)
-    means = np.asarray(run_filter(model.exact(), batch.observations, batch.mask, recursion).mean)
+    local = model.select(jnp.asarray(group_rows(series))[batch.starts]) if model.num_groups else model
+    means = np.asarray(run_filter(local.exact(), batch.observations, batch.mask, recursion).mean)
     means = means.reshape(-1, means.shape[-1])
     finite = np.isfinite(means)
     known = finite.any(axis=0)

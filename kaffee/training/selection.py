@@ -52,15 +52,15 @@ class HeldBack(NamedTuple):
     leads: tuple[int, ...]
 
 
-def hold_back(series: Series, share: float = HELD_BACK) -> HeldBack:
+def hold_back(series: Series, share: float = HELD_BACK, *, num_coordinates: int | None = None) -> HeldBack:
     """Hold back the end of every recording, and of every stretch of `BLOCK_ROWS` rows of a long one.
 
-    Recordings too short to be cut are trained on as they are.
+    Recordings too short to be cut are trained on as they are. The rows are those of a series of so many coordinates.
     """
     if series.times is None:
         series = replace(series, times=series.row_times)  # blocks must know where in a period they are
     train, blocks, leads = [], [], []
-    most = MOST_HELD if series.num_coordinates < WIDE else MOST_HELD_WIDE
+    most = MOST_HELD if (num_coordinates or series.num_coordinates) < WIDE else MOST_HELD_WIDE
     for r, T in enumerate(series.lengths):
         count = min(max(T // BLOCK_ROWS, 1), MOST_BLOCKS)
         edges = np.linspace(0, T, count + 1).astype(int)

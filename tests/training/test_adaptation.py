@@ -45,11 +45,9 @@ def test_kaffee_trains_core_and_shell_under_straight_through_gates():
     assert str(trained) == "6 updates, 0 skipped"
 
 
-def test_training_B_goes_through_autodiff_and_moves_it():
+def test_training_B_moves_it_and_nothing_else():
     model = small_model(B=B)
     parts = ("shell", "observation")
-    assert nll_objective(model, standard_series(), KAFFEE, small(), parts).gradient == "autodiff"
-    assert nll_objective(model, standard_series(), KAFFEE, small(), ("core", "shell")).gradient == "adjoint"
     trained = adapt(model, standard_series(), KAFFEE, small(), seed=0, parts=parts)
     assert not same_arrays(trained.model.observation, model.observation)
     assert same_arrays(trained.model.core, model.core)
