@@ -114,7 +114,7 @@ def start_state(model: StateSpaceModel, x: Readings) -> States:
 def make_dynamics(model: StateSpaceModel, initial: Belief) -> Dynamics:
     """Collect the inputs of the recursion from a model."""
     variances = model.shell.process_variance(), model.shell.observation_variance()
-    return Dynamics(model.core, *variances, initial, model.discrete, model.observation)
+    return Dynamics(model.core, *variances, initial, model.observation, model.discrete)
 
 
 def _run_terms(

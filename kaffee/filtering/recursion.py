@@ -60,8 +60,8 @@ class Dynamics(NamedTuple):
     process_variance: Float[Array, "*W M"]
     observation_variance: Float[Array, "*W N"]
     initial: Belief
-    discrete: Discrete | None = None
     observation: ObservationMap | None = None
+    discrete: Discrete | None = None
 
 
 class Observations(NamedTuple):

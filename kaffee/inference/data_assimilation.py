@@ -223,7 +223,7 @@ def assimilate(
     belief: Any = by.start(jnp.asarray(mean, dtype)[None], jnp.asarray(np.diag(P), dtype)[None])
     observation = _build_map(observed, N, M, size)
     observation = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, observation)
-    dynamics = Dynamics(core, jnp.asarray(Q, dtype), jnp.asarray(R, dtype), belief, discrete)
+    dynamics = Dynamics(core, jnp.asarray(Q, dtype), jnp.asarray(R, dtype), belief, discrete=discrete)
     rows = jnp.asarray(x, dtype), None if own is None else jnp.asarray(own, dtype)
     faults, kept, final = _run(Recursion(filter=by), dynamics, observation, rows, (keep_covariances, keep_members))
     outcome = decode_outcome(locate_fault(faults))

@@ -44,7 +44,7 @@ def condition(kind, spec, x, mask=(True, True, True)):
     by, likelihood = parse_filter(spec), Discrete(jnp.asarray(OFFSET), jnp.asarray(GAIN), kind)
     core = Linear(jnp.eye(2), jnp.zeros(2))
     belief = by.start(jnp.asarray(MEAN)[None], jnp.asarray(COVARIANCE)[None])
-    dynamics = Dynamics(core, jnp.zeros(2), jnp.ones(3), belief, likelihood)
+    dynamics = Dynamics(core, jnp.zeros(2), jnp.ones(3), belief, discrete=likelihood)
     y, seen = likelihood.encode(jnp.asarray(x))[None], jnp.asarray(mask)[None]
     return update(Recursion(filter=by), dynamics, LinearObservation(jnp.asarray(B)), belief, y, seen)
 
@@ -184,6 +184,6 @@ def test_the_adjoint_knows_which_noise_is_given(x64):
 def test_misuse_is_refused():
     with pytest.raises(ConfigError, match="likelihood"):
         Discrete(jnp.zeros(1), jnp.ones(1), "gamma")
-    dynamics = Dynamics(None, None, None, None, Discrete(jnp.zeros(1), jnp.ones(1), "poisson"))
+    dynamics = Dynamics(None, None, None, None, discrete=Discrete(jnp.zeros(1), jnp.ones(1), "poisson"))
     with pytest.raises(ConfigError, match="no standard deviations"):
         update(Recursion(), dynamics, None, Belief(None, None), None, None, jnp.ones((1, 1)))
