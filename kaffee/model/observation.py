@@ -241,28 +241,5 @@ class NonlinearObservation(ObservationMap):
     def observe(self, z: Float[Array, "... M"]) -> Float[Array, "... N"]:
         return jnp.apply_along_axis(self.function, -1, z) if z.ndim > 1 else self.function(z)
 
-    def tangent(self, z: Float[Array, "W M"]) -> "LocalObservation":
-        return LocalObservation(jax.vmap(jax.jacfwd(self.function))(z))
-
-
-class LocalObservation(ObservationMap):
-    """A matrix for each window, dh/dz at its mean; applies to batches of the same windows."""
-
-    B: Float[Array, "W N M"]
-
-    @property
-    def num_observed(self) -> int:
-        return self.B.shape[-2]
-
-    @property
-    def latent_dim(self) -> int:
-        return self.B.shape[-1]
-
-    def matrix(self) -> Float[Array, "W N M"]:
-        return self.B
-
-    def observe(self, z: Float[Array, "W M"]) -> Float[Array, "W N"]:
-        return jnp.einsum("wnm,wm->wn", self.B, z)
-
-    def columns(self, X: Float[Array, "W K M"]) -> Float[Array, "W K N"]:
-        return X @ self.B.mT
+    def tangent(self, z: Float[Array, "W M"]) -> LinearObservation:
+        return LinearObservation(jax.vmap(jax.jacfwd(self.function))(z), compressible=False)
