@@ -1,0 +1,1 @@
+from .forecaster import SurrogateForecaster as SurrogateForecaster
