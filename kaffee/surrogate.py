@@ -270,6 +270,12 @@ class Surrogate(Parameters):
             save(self.prior_, folder / "prior")
         return folder
 
+    def export(self, path: str | Path) -> Path:
+        """Write step and filter as StableHLO programs that run without kaffee; see `kaffee.inference.stablehlo`."""
+        from kaffee.inference.stablehlo import export_programs
+
+        return export_programs(self.reconstruction_, path)
+
     @classmethod
     def load(cls, path: str | Path, *, core: Any = None) -> Self:
         """Load the surrogate from a folder that `save`, `kaffee.save` or `kaffee fit` wrote.
