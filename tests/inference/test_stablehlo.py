@@ -21,8 +21,9 @@ import json, sys
 for name in ("kaffee", "equinox", "optax", "jaxtyping"):
     sys.modules[name] = None
 import numpy as np
-from jax import export
+from jax import export, numpy as jnp
 
+jnp.linalg.cholesky(jnp.eye(2))  # before 0.10, JAX binds LAPACK at its first use, and programs do not
 folder, rows, out = sys.argv[1:]
 programs = {}
 for name in json.load(open(f"{folder}/programs.json"))["programs"]:
