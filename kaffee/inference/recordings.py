@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
+from kaffee.data.validation import check_count
 from kaffee.filtering.gated import make_gate
 from kaffee.filtering.smoother import smooth_rows
 from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
@@ -51,6 +53,27 @@ def filter_recordings(
         "restarts": sum(int(each["restarted"][1:].sum()) for each in arrays),
     }
     return _collect(series, "filtered", arrays, facts)
+
+
+def draw_filtered(
+    reconstruction: Reconstruction, series: Series, *, members: int = 100, seed: int = 0, any_step: bool = False
+) -> Estimates:
+    """Draw the signal B z of every row from its filtered belief, z ~ N(z_{t|t}, Sigma_{t|t}), in data units.
+
+    Coordinates of one draw belong together, rows do not: a draw is no trajectory. For those, forecast.
+    """
+    series = match_series(reconstruction, series, any_step=any_step)
+    members, seed = check_count("members", members, 2), check_count("seed", seed, 0)
+    model, scaler = reconstruction.model, reconstruction.scaler
+    x = batch_recordings(series.standardised(scaler), model.dtype)
+    places = [(np.full(length, r), np.arange(length)) for r, length in enumerate(series.lengths)]
+    starts = tuple(np.concatenate(each) for each in zip(*places, strict=True))
+    beliefs = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=starts).beliefs
+    states = beliefs.draw(jax.random.key(seed), members)
+    signal = np.asarray(jax.vmap(model.observation.observe)(states), np.float64)
+    parts = np.split(scaler.inverse(signal), np.cumsum(series.lengths)[:-1], axis=1)
+    arrays = [{"mean": part.mean(axis=0), "std": part.std(axis=0, ddof=1), "members": part} for part in parts]
+    return _collect(series, "filtered draws", arrays, {"members": members})
 
 
 def smooth(reconstruction: Reconstruction, series: Series, *, any_step: bool = False) -> Estimates:

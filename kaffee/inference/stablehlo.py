@@ -22,7 +22,7 @@ from jax import export as jax_export
 from jaxtyping import Array
 
 from kaffee.checkpoint.reconstruction import Reconstruction, named_arrays
-from kaffee.errors import ConfigError
+from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.gated import advance, make_gate, new_track
 from kaffee.inference.matching import model_columns
 from kaffee.records import versions, write_atomically, write_json
@@ -44,6 +44,9 @@ def export_programs(
     """
     if find_spec("flatbuffers") is None:
         raise ConfigError("Programs are written by flatbuffers, which is not installed: pip install 'kaffee[export]'")
+    for platform in platforms:
+        if platform not in (*PLATFORMS, "rocm"):
+            raise ConfigError(unknown("platform", platform, (*PLATFORMS, "rocm")))
     folder, model, scaler = Path(folder), reconstruction.model, reconstruction.scaler
     if model.dtype == jnp.float32 and (np.abs(scaler.mean) > _FAR * scaler.scale).any():
         far = model_columns(reconstruction)[int(np.argmax(np.abs(scaler.mean) / scaler.scale))]

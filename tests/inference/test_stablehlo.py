@@ -85,6 +85,8 @@ def test_the_contents_are_described(tmp_path):
 def test_what_float32_cannot_hold_is_said(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="Readings of 'right' are more than 10000 standard deviations from zero"):
         export_programs(model(mean=(0.0, 1e6)), tmp_path)
+    with pytest.raises(ConfigError, match="Unknown platform 'gpu'"):
+        export_programs(model(), tmp_path, platforms=("gpu",))
     monkeypatch.setattr("kaffee.inference.stablehlo.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'kaffee\[export\]'"):
         export_programs(model(), tmp_path)
