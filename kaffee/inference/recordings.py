@@ -67,7 +67,7 @@ def draw_filtered(
     model, scaler = reconstruction.model, reconstruction.scaler
     x = batch_recordings(series.standardised(scaler), model.dtype)
     places = [(np.full(length, r), np.arange(length)) for r, length in enumerate(series.lengths)]
-    starts = tuple(np.concatenate(each) for each in zip(*places, strict=True))
+    starts = (np.concatenate([r for r, _ in places]), np.concatenate([row for _, row in places]))
     beliefs = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=starts).beliefs
     states = beliefs.draw(jax.random.key(seed), members)
     signal = np.asarray(jax.vmap(model.observation.observe)(states), np.float64)
