@@ -67,13 +67,14 @@ TESTS ?= tests/test_public_api.py tests/checkpoint tests/data/test_frames.py tes
 	tests/inference/test_online.py tests/inference/test_stablehlo.py tests/report/test_figures.py tests/report/test_page.py \
 	tests/training/test_optimiser.py tests/adapters tests/test_tables.py tests/cli/test_cli_about.py
 
-# The lowest versions that pyproject.toml allows, of direct dependencies, on the oldest Python; and the newest there are.
+# The lowest versions that pyproject.toml allows, of direct dependencies; and the newest there are. What old packages use
+# of newer ones beneath them may be deprecated there.
 test-lowest test-newest: .venv/.release
 	rm -rf .venv/$@
 	$(BIN)/uv venv --quiet --python $(PYTHON) .venv/$@
 	$(BIN)/uv pip compile --quiet --extra dev --resolution $(if $(findstring lowest,$@),lowest-direct,highest) pyproject.toml -o .venv/$@/versions.txt
 	$(BIN)/uv pip install --quiet --python .venv/$@/bin/python -r .venv/$@/versions.txt
-	JAX_COMPILATION_CACHE_DIR=.venv/$@/jax .venv/$@/bin/python -m pytest -q $(TESTS)
+	JAX_COMPILATION_CACHE_DIR=.venv/$@/jax .venv/$@/bin/python -m pytest -q $(if $(findstring lowest,$@),-W ignore::DeprecationWarning) $(TESTS)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .jax_cache quickstart site dist
