@@ -6,9 +6,10 @@ from kaffee import __version__
 project = "kaffee"
 author = "The kaffee developers"
 copyright = "The kaffee developers, Apache-2.0"
-release = __version__
+version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"kaffee {release}"
 exclude_patterns = ["_build"]

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -17,12 +16,12 @@ import numpy as np
 from kaffee.checkpoint.reconstruction import Reconstruction, save
 from kaffee.data.frames import ArrayFrame, Data, read_data, read_inputs
 from kaffee.data.series import Series
-from kaffee.errors import ConfigError, DataError, KaffeeError, unknown
-from kaffee.fitting.config import merge, nested, update
-from kaffee.fitting.defaults import settings_for
+from kaffee.errors import ConfigError, DataError, KaffeeError
+from kaffee.fitting.config import update
+from kaffee.fitting.parameters import Parameters
 from kaffee.fitting.pipeline import Fit, fit
 from kaffee.fitting.run import Run, short_recordings
-from kaffee.fitting.settings import FitSettings, ObservationSettings
+from kaffee.fitting.settings import FitSettings
 from kaffee.foundation import continuation
 from kaffee.foundation.incontext import ContextSettings, read_context
 from kaffee.inference.ensembles import forecast, simulate
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from kaffee.certification.certificate import Certificate, CertificationSettings
     from kaffee.certification.groups import GroupedCertificate
 
-_DEFAULTS: dict[str, Any] = {"method": None, "seed": None, "settings": None, "progress": False, "observation": None}
 _FITTED = ("reconstruction_", "prior_", "settings_", "fit_")
 ZERO_SHOT = "zero_shot"
 """The method of a model that read its data and was not trained on them."""
@@ -49,7 +47,7 @@ class NotFittedError(KaffeeError, AttributeError):
     """Error for asking of a surrogate what only a fitted one has."""
 
 
-class Surrogate:
+class Surrogate(Parameters):
     """A probabilistic surrogate of the system behind a recording.
 
         surrogate = kaffee.Surrogate(seed=1).fit(X)
@@ -97,42 +95,14 @@ class Surrogate:
         self.method, self.seed, self.settings, self.progress = method, seed, settings, progress
         self.observation = observation
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments of the constructor, as they were given."""
-        return {name: getattr(self, name) for name in _DEFAULTS}
-
-    def set_params(self, **parameters: Any) -> Self:
-        """Change arguments of the constructor; the next `fit` uses them."""
-        for name, value in parameters.items():
-            if name not in _DEFAULTS:
-                raise ConfigError(unknown("parameter", name, _DEFAULTS))
-            setattr(self, name, value)
-        return self
-
-    def _resolved_settings(self, series: Series) -> FitSettings:
-        """Take the settings that were given, and for the others what the data suggest."""
-        given, map_ = self.settings, ObservationSettings.parse(self.observation)
-        chosen: dict[str, Any] = {"method": self.method, "seed": self.seed, "observation": map_}
-        chosen = {name: value for name, value in chosen.items() if value is not None}
-        if isinstance(given, FitSettings):
-            return update(given, chosen)
-        if given is not None and not isinstance(given, Mapping):
-            raise ConfigError(
-                f"settings is {type(given).__name__}; give a FitSettings, or a dictionary such as "
-                '{"core.latent_dim": 30}.'
-            )
-        values = [nested(str(key), value) for key, value in (given or {}).items()]
-        return settings_for(series, reduce(merge, [*values, chosen]))
-
     def __getattr__(self, name: str) -> Any:
         if name in _FITTED:
             raise NotFittedError("This surrogate is not fitted yet. Call fit(X) first, or Surrogate.load(path).")
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __repr__(self) -> str:
-        given = {name: value for name, value in self.get_params().items() if value is not _DEFAULTS[name]}
-        text = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
-        if "reconstruction_" not in vars(self):
+        text = super().__repr__()
+        if not self.__sklearn_is_fitted__():
             return text
         names = model_columns(self.reconstruction_)
         shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
@@ -367,6 +337,12 @@ class Surrogate:
         if self.prior_ is not None:
             save(self.prior_, folder / "prior")
         return folder
+
+    def export(self, path: str | Path) -> Path:
+        """Write step and filter as StableHLO programs that run without kaffee; see `kaffee.inference.stablehlo`."""
+        from kaffee.inference.stablehlo import export_programs
+
+        return export_programs(self.reconstruction_, path)
 
     @classmethod
     def load(cls, path: str | Path, *, core: Any = None) -> Self:

@@ -139,6 +139,16 @@ def test_a_published_score_of_assimilation_is_within_reach():
     assert run.spread()[50:].mean() == pytest.approx(0.19, abs=0.06)
 
 
+@pytest.mark.filterwarnings("ignore:.*(left the attractor|diverged):RuntimeWarning")
+def test_settings_are_searched_by_scikit_learn(capsys):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'kaffee[dev]'")
+    main = runpy.run_path(str(ROOT / "examples" / "grid_search.py"))["main"]
+    search = main(num_steps=360, latent_dims=(4,), num_pretraining=20, num_adaptation=3)
+    assert search.best_estimator_.reconstruction_.model.latent_dim == 4
+    assert np.isfinite(search.best_score_)
+    assert "nats per reading on later rows" in capsys.readouterr().out
+
+
 def test_no_placeholder_is_left_in_the_docs():
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         found = re.findall(r"\b(?:[A-Z]{3,}_LINE|TODO|FIXME|FINGER|XXX)\b", path.read_text(encoding="utf-8"))

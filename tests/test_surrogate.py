@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -223,6 +224,42 @@ def test_arguments_are_kept_as_they_came_and_make_the_same_again():
     assert copy.deepcopy(first).get_params() == first.get_params()
     with pytest.raises(ConfigError, match=r"Unknown parameter 'sed'. Did you mean 'seed'\?"):
         first.set_params(sed=1)
+
+
+def test_single_settings_are_arguments_of_their_own():
+    first = Surrogate(settings={"core.latent_dim": 9}).set_params(settings__core__num_gates=2)
+    assert first.settings == {"core": {"latent_dim": 9, "num_gates": 2}}
+    assert first.set_params(settings__core__latent_dim=5, settings={"seed": 1}).settings == {
+        "seed": 1,
+        "core": {"latent_dim": 5},
+    }
+    complete = Surrogate(settings=kaffee.FitSettings()).set_params(settings__core__latent_dim=7)
+    assert complete.settings.core.latent_dim == 7
+    with pytest.raises(ConfigError, match=r"Unknown setting 'core.latent_dimm'"):
+        complete.set_params(settings__core__latent_dimm=7)
+
+
+def test_scikit_learn_clones_searches_and_asks_for_a_fit(surrogate):
+    sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'kaffee[dev]'")
+    from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
+    from sklearn.pipeline import make_pipeline
+    from sklearn.utils import get_tags
+    from sklearn.utils.validation import check_is_fitted
+
+    again = sklearn.base.clone(surrogate)
+    assert again.get_params() == surrogate.get_params()
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        check_is_fitted(again)
+    check_is_fitted(surrogate)
+    assert get_tags(surrogate).input_tags.allow_nan
+    X, folds = rotation(T + 20), TimeSeriesSplit(2, test_size=10, max_train_size=T)
+    few = {**FEW, "rung": "scratch"}
+    search = GridSearchCV(Surrogate(settings=few), {"settings__seed": [0, 1]}, cv=folds, refit=False).fit(X)
+    train, test = next(folds.split(X))
+    own = Surrogate(seed=1, settings=few).fit(X[train]).score(X[test])
+    assert search.cv_results_["split0_test_score"][1] == pytest.approx(own)
+    assert make_pipeline(surrogate).score(values()) == surrogate.score(values())
+    assert pickle.loads(pickle.dumps(surrogate)).score(values()) == surrogate.score(values())
 
 
 def test_it_says_what_it_is(surrogate):

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from kaffee.checkpoint.programs import cache_programs, prune_cache
-from kaffee.cli import about, analyse, certify, diagnose, fit, infer, pretrained, simulate, zeroshot
+from kaffee.cli import about, analyse, certify, diagnose, fit, infer, pretrained, share, simulate, zeroshot
 from kaffee.errors import KaffeeError
 
 _INTERRUPTED = 130
@@ -52,7 +52,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 # In the order of `kaffee --help`.
-for _part in (certify.quick, simulate, fit, certify, infer, zeroshot, analyse, diagnose, pretrained, about):
+for _part in (certify.quick, simulate, fit, certify, infer, zeroshot, analyse, diagnose, share, pretrained, about):
     app.add_typer(_part if isinstance(_part, typer.Typer) else _part.commands)
 app.add_typer(pretrained.models, name="models")
 # Groups of commands from above this layer (`kaffee bench`, from `kaffee.paper`) or from other packages.

@@ -76,11 +76,16 @@ def _models_folder() -> Path:
 
 def _list_places(release: Release) -> list[Path]:
     """List the folders that may hold a published model, in the order in which they are searched."""
+    return [_models_folder(), *list_snapshots(release.repository)]
+
+
+def list_snapshots(repository: str) -> list[Path]:
+    """List where the model hub's own cache keeps a repository, the newest first; where it would, if it is not there."""
     home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
-    snapshots = cache / f"models--{release.repository.replace('/', '--')}" / "snapshots"
+    snapshots = cache / f"models--{repository.replace('/', '--')}" / "snapshots"
     newest_first = sorted(snapshots.glob("*/"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    return [_models_folder(), *(newest_first or [snapshots])]
+    return newest_first or [snapshots]
 
 
 def locate(name_or_path: str | Path) -> Located:

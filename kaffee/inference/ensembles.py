@@ -12,6 +12,7 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
 from kaffee.data.validation import check_count
 from kaffee.errors import DataError, KaffeeError
+from kaffee.filtering.beliefs import AnyBelief
 from kaffee.filtering.gated import make_gate
 from kaffee.filtering.likelihood import start_state
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, describe_divergence, forecast_ensemble, free_run, mask_diverged
@@ -73,17 +74,11 @@ def forecast(
     ]
     values = np.concatenate([part for part, _ in parts])
     away = np.concatenate([part for _, part in parts])
-    if ((~away).sum(axis=0) < 2).any():
-        raise DataError(
-            f"All {members} members of the forecast left the attractor (beyond {DIVERGENCE_BOUND:g} standard "
-            "deviations of the training data) within its horizon. Forecast fewer steps."
-        )
+    check_left(away)
     steps = (series.time_step or reconstruction.dt) * np.arange(1, num_steps + 1)
     times = [_read_times(series, r, reconstruction.dt)[row] + steps for r, row in starts.items()]
-    estimates = []
-    for t, sample in zip(times, np.moveaxis(values, 1, 0), strict=True):
-        moments = {"mean": np.nanmean(sample, axis=0), "std": np.nanstd(sample, axis=0, ddof=1)}
-        estimates.append(Estimate(series.columns, t, {**moments, "members": sample}))
+    samples = zip(times, np.moveaxis(values, 1, 0), strict=True)
+    estimates = [summarise_members(series.columns, t, sample) for t, sample in samples]
     facts = {
         "recordings": list(starts),
         "steps": num_steps,
@@ -105,16 +100,46 @@ def _draw_members(
     how: dict[str, Any],
 ) -> tuple[Float[np.ndarray, "K R H N"], Bool[np.ndarray, "K R H"]]:
     """Draw members from the filtered beliefs of one model, NaN once they left the attractor, and where they did."""
-    model, scaler = reconstruction.model, reconstruction.scaler
+    model = reconstruction.model
     recordings, rows = (np.array(list(numbers)) for numbers in (starts, starts.values()))
-    x = batch_recordings(series.standardised(scaler), model.dtype)[: max(rows) + 1, recordings]
+    x = batch_recordings(series.standardised(reconstruction.scaler), model.dtype)[: max(rows) + 1, recordings]
     each = (np.arange(len(rows)), rows)
     belief = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=each).beliefs
-    ensemble = forecast_ensemble(model, belief, num_steps, members, key=key, **how)
-    values = np.asarray(ensemble, np.float64)
+    return run_members(reconstruction, belief, num_steps, members, key, **how)
+
+
+def run_members(
+    reconstruction: Reconstruction,
+    belief: AnyBelief,
+    num_steps: int,
+    members: int,
+    key: Key[Array, ""],
+    *,
+    observation_noise: bool,
+    inputs: Float[Array, "R H U"] | None = None,
+) -> tuple[Float[np.ndarray, "K R H N"], Bool[np.ndarray, "K R H"]]:
+    """Draw states from beliefs and let them run, in data units; NaN once one left the attractor, and where one did."""
+    model, scaler = reconstruction.model, reconstruction.scaler
+    how: dict[str, Any] = {"observation_noise": observation_noise, "inputs": inputs}
+    values = np.asarray(forecast_ensemble(model, belief, num_steps, members, key=key, **how), np.float64)
     away = mask_diverged(values)
-    convert = scaler.inverse if how["observation_noise"] else scaler.inverse_signal
+    convert = scaler.inverse if observation_noise else scaler.inverse_signal
     return convert(np.where(away[..., None], np.nan, values)), away
+
+
+def summarise_members(columns: tuple[str, ...], times: np.ndarray, sample: Float[np.ndarray, "K H N"]) -> Estimate:
+    """Compute the moments of the members that are left at every step."""
+    moments = {"mean": np.nanmean(sample, axis=0), "std": np.nanstd(sample, axis=0, ddof=1)}
+    return Estimate(columns, times, {**moments, "members": sample})
+
+
+def check_left(away: Bool[np.ndarray, "K R H"]) -> None:
+    """Raise if fewer than two members are left at some step."""
+    if ((~away).sum(axis=0) < 2).any():
+        raise DataError(
+            f"All {len(away)} members of the forecast left the attractor (beyond {DIVERGENCE_BOUND:g} standard "
+            "deviations of the training data) within its horizon. Forecast fewer steps."
+        )
 
 
 def _look_ahead(

@@ -16,9 +16,11 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from kaffee.checkpoint.reconstruction import Reconstruction, fill_arrays, named_arrays
+from kaffee.data.validation import check_count
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.filtering.gated import Gate, Row, Track, advance, make_gate, new_track
 from kaffee.filtering.recursion import Recursion
+from kaffee.inference.ensembles import check_left, run_members, summarise_members
 from kaffee.inference.matching import model_columns
 from kaffee.inference.results import Estimate, RowArrays
 from kaffee.model.statespace import StateSpaceModel
@@ -59,9 +61,7 @@ class OnlineFilter:
         # The time of the last line that had one, for streams with times, and the steps since; saved with the state.
         self.time: float | None = None
         self.steps_since_time = 0
-        arrays, static = eqx.partition(model, eqx.is_array)
-        self._weights, structure = jax.tree.flatten(arrays)
-        self._filter_row, self._filter_rows = _compile(reconstruction.filter, structure, static)
+        self._compile()
         self._track = new_track(model, reconstruction.filter, 1)
         self._sizes = (model.num_observed, model.latent_dim)
         self._dtype = np.dtype(model.dtype)
@@ -96,6 +96,34 @@ class OnlineFilter:
             self.num_steps += len(part)
         return self._estimate(np.concatenate(rows))
 
+    def forecast(
+        self,
+        num_steps: int,
+        *,
+        members: int = 500,
+        seed: int = 0,
+        observation_noise: bool = True,
+        inputs: Float[np.ndarray, "H K"] | None = None,
+    ) -> Estimate:
+        """Forecast the steps after the last one from the present belief, which stays as it is.
+
+        The ensemble of `kaffee.inference.ensembles.forecast` after the same rows; times count from the last row.
+        `inputs` are those of the steps to come; of a driven model, without them the last ones stay.
+        """
+        num_steps, members = check_count("num_steps", num_steps, 1), check_count("members", members, 2)
+        if self.num_steps == 0:
+            raise DataError("A forecast goes on from what was read, and nothing was read yet. Call step or run first.")
+        key = jax.random.key(check_count("seed", seed, 0))
+        blank = np.full((num_steps, self._sizes[0]), np.nan, self._dtype)
+        last, rows = self.inputs, self._append_inputs(blank, inputs)
+        self.inputs = last  # looking ahead is no step
+        how: dict[str, Any] = {"observation_noise": observation_noise}
+        how["inputs"] = jnp.asarray(rows[None, :, self._sizes[0] :]) if self.inputs.size else None
+        belief = self._track.belief
+        values, away = run_members(self.reconstruction, belief, num_steps, members, key, **how)
+        check_left(away)
+        return summarise_members(self.columns, self.reconstruction.dt * np.arange(1, num_steps + 1), values[:, 0])
+
     def save(self, path: str | Path) -> Path:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""
         facts: dict[str, Any] = {"gate": self.gate, "patience": self.patience}
@@ -117,6 +145,19 @@ class OnlineFilter:
         if self.inputs.size:
             self.inputs = np.array(facts["inputs"])
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the compiled programs, so that a filter can be copied and sent to another process."""
+        return {name: value for name, value in vars(self).items() if name not in ("_filter_row", "_filter_rows")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._compile()
+
+    def _compile(self) -> None:
+        arrays, static = eqx.partition(self.reconstruction.model, eqx.is_array)
+        self._weights, structure = jax.tree.flatten(arrays)
+        self._filter_row, self._filter_rows = _compile(self.reconstruction.filter, structure, static)
 
     def set_gate(self, gate: float | None, patience: int = 10) -> None:
         """Choose which readings are believed from now on; see the class."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -10,6 +11,7 @@ from jaxtyping import Array, Float
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import GAUSSIAN
 from kaffee.data.series import Series
+from kaffee.data.validation import check_count
 from kaffee.errors import DataError
 from kaffee.filtering.gated import Row, Track, make_gate
 from kaffee.filtering.recursion import Step
@@ -89,6 +91,27 @@ def _read_noise(reconstruction: Reconstruction, series: Series, std: Series | No
 
 def _keep_covariance(track: Track, row: Row, step: Step) -> tuple[Row, Any]:
     return row, track.belief.moments().covariance
+
+
+def draw_filtered(
+    reconstruction: Reconstruction, series: Series, *, members: int = 100, seed: int = 0, any_step: bool = False
+) -> Estimates:
+    """Draw the signal B z of every row from its filtered belief, z ~ N(z_{t|t}, Sigma_{t|t}), in data units.
+
+    Coordinates of one draw belong together, rows do not: a draw is no trajectory. For those, forecast.
+    """
+    series = match_series(reconstruction, series, any_step=any_step)
+    members, seed = check_count("members", members, 2), check_count("seed", seed, 0)
+    model, scaler = reconstruction.model, reconstruction.scaler
+    x = batch_recordings(series.standardised(scaler), model.dtype)
+    places = [(np.full(length, r), np.arange(length)) for r, length in enumerate(series.lengths)]
+    starts = (np.concatenate([r for r, _ in places]), np.concatenate([row for _, row in places]))
+    beliefs = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=starts).beliefs
+    states = beliefs.draw(jax.random.key(seed), members)
+    signal = np.asarray(jax.vmap(model.observation.observe)(states), np.float64)
+    parts = np.split(scaler.inverse_signal(signal), np.cumsum(series.lengths)[:-1], axis=1)
+    arrays = [{"mean": part.mean(axis=0), "std": part.std(axis=0, ddof=1), "members": part} for part in parts]
+    return _collect(series, "filtered draws", arrays, {"members": members})
 
 
 def smooth(

@@ -183,6 +183,25 @@ class Estimate:
 
         return DataFrame(self.table(levels), index=None if self.times is None else Index(self.times, name="t"))
 
+    def to_xarray(self, times: Any = None) -> Any:
+        """Make an xarray Dataset: means, spreads and values over (time, variable), states over (time, state), rows over
+        (time), members over (member, time, variable).
+
+        Args:
+            times: Labels of the rows instead of numbers, such as dates.
+        """
+        from xarray import Dataset
+
+        labels = self.times if times is None else times
+        variables: dict[str, Any] = {}
+        for name, array in self.arrays.items():
+            dims = (
+                ("time", "variable") if name in _PER_COORDINATE else ("time", "state") if "state" in name else ("time",)
+            )
+            variables[name] = (("member", *dims) if name == "members" else dims, np.asarray(array))
+        coords = {"variable": list(self.columns)} | ({} if labels is None else {"time": labels})
+        return Dataset(variables, coords=coords)
+
     def as_vector(self) -> "Estimate":
         """Drop the axis of the coordinates, of which there is one."""
         arrays = self.arrays
@@ -233,6 +252,19 @@ class Estimates(Sequence[Estimate]):
             axes = [Index(dates.stamps(frame.index.to_numpy()), name=self.origin.time) for frame in frames]
             frames = [frame.set_axis(axis) for frame, axis in zip(frames, axes, strict=True)]
         return frames[0] if len(frames) == 1 else concat(dict(enumerate(frames)), names=["recording"])
+
+    def to_xarray(self) -> Any:
+        """Make an xarray Dataset (`Estimate.to_xarray`); several recordings are a dimension, NaN beyond their rows."""
+        from xarray import concat
+
+        dates = self.origin.dates
+        labels = [None if dates is None or each.times is None else dates.stamps(each.times) for each in self.estimates]
+        parts = [
+            each.to_xarray(label if label is None else label.tz_localize(None))
+            for each, label in zip(self.estimates, labels, strict=True)
+        ]
+        whole = parts[0] if len(parts) == 1 else concat(parts, "recording", join="outer", fill_value=np.nan)
+        return whole.assign_attrs(kind=self.kind, title=self.title)
 
     @property
     def filled(self) -> Series:

@@ -43,7 +43,7 @@ class Cycle:
 
     Attributes:
         eigenvalues: Of J(z_k) ... J(z_1), largest modulus first: how perturbations grow in one round.
-        residual: max |F(z_i) - z_{i+1}|.
+        residual: The largest absolute entry of F(z_i) - z_{i+1}.
         inside: Whether all states are in the box of a confined core. Outside, they are cycles of the map without its
             box, which free runs do not see.
     """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 from models import make_model
 
 from inference.problems import SCALER, M, expanding_reconstruction, reconstruct, recordings
+from kaffee.data.series import Series
 from kaffee.errors import CheckpointError, ConfigError, DataError
+from kaffee.inference.ensembles import forecast
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings
 from kaffee.model.wrappers import Custom
@@ -194,3 +197,16 @@ def test_the_filter_endures(reconstruction):
     if before:
         assert resident_bytes() - before < 40e6
     assert online.num_steps >= STEPS
+
+
+def test_a_forecast_goes_on_from_what_was_read(reconstruction):
+    online = OnlineFilter(reconstruction)
+    with pytest.raises(DataError, match="nothing was read yet"):
+        online.forecast(3)
+    rows = readings(5)
+    online.run(rows)
+    again = pickle.loads(pickle.dumps(online))
+    expected = forecast(reconstruction, Series.from_arrays(rows, ["x1", "x2"]), 3, members=10, seed=2)[0]
+    for each in (online, again):
+        np.testing.assert_allclose(each.forecast(3, members=10, seed=2).members, expected.members, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(online.step(rows[0]).mean, again.step(rows[0]).mean)

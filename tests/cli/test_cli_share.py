@@ -1,0 +1,77 @@
+"""`kaffee publish` and `kaffee export`: a folder for a model hub, programs, and the way back."""
+
+import json
+import re
+import shutil
+
+import pytest
+from small import rotation, same_arrays, small_model
+
+import kaffee as library
+from kaffee.adapters import publish, pull
+from kaffee.errors import CheckpointError, ConfigError
+
+
+def front_matter(folder):
+    """The lines between the two rules at the top of a card, as keys and values."""
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    block = re.match(r"---\n(.*?)\n---\n", text, flags=re.DOTALL)
+    return dict(line.split(": ", 1) for line in block[1].splitlines() if ": " in line), text
+
+
+def test_a_run_is_published_with_its_certificate(kaffee, run, tmp_path):
+    folder = tmp_path / "lorenz"
+    result = kaffee("publish", run, "-o", folder, "--licence", "cc-by-4.0", "--name", "A *name* | of mine")
+    assert result.exit_code == 0, result.exception
+    assert "hf upload OWNER/NAME" in result.stdout
+    keys, text = front_matter(folder)
+    assert keys == {"library_name": "kaffee", "license": "cc-by-4.0", "pipeline_tag": "time-series-forecasting"}
+    assert "# A \\*name\\* \\| of mine" in text
+    for verdict in json.loads((run / "certificate.json").read_text())["verdicts"]:
+        assert f"| {verdict['status']} |" in text
+    assert {path.suffix for path in folder.iterdir()} == {".md", ".json", ".safetensors"}
+    assert str(tmp_path) not in text
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["columns"], config["num_observed"]) == (["x1", "x2", "x3"], 3)
+    original = library.load(run)
+    for back in (library.load(folder), pull(folder), library.Surrogate.load(folder).reconstruction_):
+        assert same_arrays(back.model, original.model)
+        assert back.scaler == original.scaler
+    publish(folder, folder)  # again over itself
+    assert same_arrays(pull(folder).model, original.model)
+
+
+def test_a_model_is_pulled_from_the_cache_of_the_hub(tmp_path, monkeypatch):
+    scaler = library.Scaler(mean=[0.0, 1.0], scale=[1.0, 2.0])
+    model = library.Reconstruction(small_model(), scaler, ("left", "right"), 0.5, "kaffee")
+    folder = publish(model.save(tmp_path / "model"), tmp_path / "published")
+    text = front_matter(folder)[1]
+    assert "published without one" in text
+    assert "license: other" in text
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(CheckpointError, match="Fetch it first, as in: hf download"):
+        pull("someone/lorenz")
+    shutil.copytree(folder, tmp_path / "cache" / "models--someone--lorenz" / "snapshots" / "1a2b")
+    assert same_arrays(pull("someone/lorenz").model, model.model)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty and holds no published model"):
+        publish(folder, tmp_path / "other")
+
+
+def test_a_model_in_context_says_that_it_holds_rows(tmp_path):
+    stored = library.zero_shot(rotation(60)).save(tmp_path / "model")
+    text = front_matter(publish(stored, tmp_path / "published"))[1]
+    assert "contains rows of the recording" in text
+
+
+def test_programs_are_exported(kaffee, run, refused, tmp_path):
+    pytest.importorskip("flatbuffers", reason="flatbuffers is not installed: pip install 'kaffee[export]'")
+    result = kaffee("export", run, "-o", tmp_path / "programs", "--platforms", "cpu")
+    assert result.exit_code == 0, result.exception
+    assert "step, start and filter of x1, x2, x3" in result.stdout
+    about = json.loads((tmp_path / "programs" / "programs.json").read_text())
+    assert about["platforms"] == ["cpu"]
+    assert "Unknown platform 'gpu'" in refused("export", run, "-o", tmp_path / "no", "--platforms", "gpu")
+    own = library.Surrogate.load(run).export(tmp_path / "own")
+    assert (own / "filter.jaxexport").exists()
