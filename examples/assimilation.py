@@ -11,7 +11,7 @@ import numpy as np
 import kaffee
 
 
-def main(cycles: int = 1000, spin_up: int = 400, seed: int = 0) -> "kaffee.inference.Assimilation":
+def main(cycles: int = 1000, spin_up: int = 400, seed: int = 0) -> "kaffee.inference.data_assimilation.Assimilation":
     """Run a twin experiment with the true flow as the model, and print how it went."""
     system = kaffee.get_system("lorenz96", N=40, dt=0.05)
     truth = kaffee.simulate(system, cycles + 1, seed=seed).states

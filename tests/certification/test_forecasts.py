@@ -63,7 +63,7 @@ def test_ensembles_have_the_moments_of_the_exact_forecast():
     """Of a linear model, within the Monte Carlo error of 200 members."""
     run, members = passed(), 200
     exact = _gaussian_forecast(run, HORIZONS)
-    sampled, diverged = _ensemble_forecast(run, HORIZONS, members, seed=0)
+    sampled, diverged, _ = _ensemble_forecast(run, HORIZONS, members, seed=0)
     assert diverged == 0
     z, ratio = (sampled.mean - exact.mean) / exact.std, sampled.std / exact.std
     assert np.abs(z).max() < 5 / members**0.5

@@ -76,3 +76,38 @@ def test_what_cannot_be_assimilated_is_refused(change, words):
     flow, readings = given.pop("flow"), given.pop("readings")
     with pytest.raises((ConfigError, DataError), match=words):
         assimilate(flow, readings, **given)
+
+
+def test_a_twin_experiment_is_compared_with_its_truth():
+    """Ranks are flat and spread is error where truth and members are drawn alike; noise may differ at every reading."""
+    rng = np.random.default_rng(0)
+    truth = 0.5 * rng.standard_normal((400, 1)).cumsum(axis=0)
+    noise = rng.uniform(0.5, 2.0, truth.shape)
+    x = truth + noise * rng.standard_normal(truth.shape)
+    how = {"start": [0.0], "start_std": 0.5, "process_std": 0.5, "filter": "particle:200", "keep_members": True}
+    scores = assimilate(lambda z: z, x, observation_std=noise, **how).compare(truth, skip=20)
+    assert scores.rmse.shape == scores.spread.shape == (380,)
+    assert np.sqrt(np.mean(scores.rmse**2)) == pytest.approx(np.sqrt(np.mean(scores.spread**2)), rel=0.2)
+    assert scores.spread_skill[-1, 0] > 1.3 * scores.spread_skill[0, 0]  # readings differ in what they tell
+    assert np.abs(scores.rank_histogram - 1.0).max() < 0.6
+    with pytest.raises(DataError, match="truth has shape"):
+        assimilate(lambda z: z, x, observation_std=1.0, **how).compare(truth[:5])
+    with pytest.raises(ConfigError, match="need observation_std"):
+        assimilate(lambda z: z, x, **how)
+    with pytest.raises(DataError, match="positive"):
+        assimilate(lambda z: z, x, observation_std=0.0 * noise, **how)
+
+
+def test_counts_are_assimilated():
+    rng = np.random.default_rng(1)
+    rate = 3.0
+    counts = rng.poisson(rate, size=(80, 2)).astype(float)
+    counts[3, 0] = np.nan
+    for name in ("ekf", "particle:500"):
+        how = {"start": [0.0, 0.0], "process_std": 0.02, "likelihood": "poisson", "filter": name}
+        run = assimilate(lambda z: z, counts, **how)
+        np.testing.assert_allclose(run.mean[-1], np.log(rate), atol=0.35)
+    with pytest.raises(ConfigError, match="have no observation_std"):
+        assimilate(lambda z: z, counts, observation_std=1.0, **how)
+    with pytest.raises(DataError, match="whole numbers"):
+        assimilate(lambda z: z, counts + 0.5, **how)
