@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.adjoint import adjoint_terms
-from kaffee.filtering.beliefs import Dense
+from kaffee.filtering.beliefs import Dense, Filter
 from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.gaussian import Belief, Readings, Seen
 from kaffee.filtering.recursion import (
@@ -28,6 +28,7 @@ from kaffee.filtering.recursion import (
 )
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import States
+from kaffee.model.observation import Projection
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import machine, versions
 
@@ -48,19 +49,27 @@ def initial_belief(
     anchored: Bool[Array, "W N"] | None = None,
     *,
     certain: bool = False,
+    by: Filter | None = None,
 ) -> Belief:
-    """Build N(mean, Gamma), the belief at the start of a window (algorithm 1).
+    """Build N(mean, Gamma), the belief at the start of a window (algorithm 1), dense or as a filter represents it.
 
     Args:
         anchored: Which entries of the first row were observed. A missing entry also gets the variance of the data, 1 in
             standardised units; with Gamma alone, the first steps would be certain of a value that was never measured.
         certain: Build N(mean, 0) instead: the mean is taken for the state (appendix A.2).
     """
+    if by is not None and not isinstance(by, Dense) and isinstance(model.observation, Projection):
+        # Coordinates are independent: nothing of size M^2 is built.
+        variance = jnp.broadcast_to(model.shell.process_variance(), mean.shape)
+        variance = jnp.zeros_like(variance) if certain else variance
+        if anchored is not None:
+            variance = variance + model.observation.lift(1.0 - anchored.astype(mean.dtype))
+        return by.start_independent(mean, variance)  # type: ignore[return-value]
     Gamma = jnp.diag(model.shell.process_variance())
     covariance = jnp.broadcast_to(jnp.zeros_like(Gamma) if certain else Gamma, (mean.shape[0], *Gamma.shape))
     if anchored is not None:
         covariance = covariance + model.observation.spread(1.0 - anchored.astype(mean.dtype))
-    return Belief(mean, covariance)
+    return Belief(mean, covariance) if by is None else by.start(mean, covariance)  # type: ignore[return-value]
 
 
 def start_step(model: StateSpaceModel, x: Readings, seen: Seen, recursion: Recursion | None = None) -> Step:
@@ -77,8 +86,7 @@ def start_belief(model: StateSpaceModel, x: Readings, seen: Seen, recursion: Rec
     x = jnp.where(seen, x, 0.0)
     if model.climate is not None:
         return start_step(model, x, seen, recursion).filtered
-    belief = initial_belief(model, model.embed(x), anchored=seen)
-    return belief if recursion is None else recursion.filter.start(*belief)  # type: ignore[return-value]
+    return initial_belief(model, model.embed(x), anchored=seen, by=None if recursion is None else recursion.filter)
 
 
 def start_state(model: StateSpaceModel, x: Readings) -> States:
@@ -179,8 +187,8 @@ def window_nll(
             start = model.embed(first)
         else:
             start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
-        moments = initial_belief(model, start, anchored=first_mask, certain=certain_start)
-        initial = recursion.filter.start(*moments)  # type: ignore[assignment]
+        by = recursion.filter
+        initial = initial_belief(model, start, anchored=first_mask, certain=certain_start, by=by)
     noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], initial.mean.dtype)
     observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise)
     terms = _run_terms(model, initial, observations, recursion, gradient, segment)

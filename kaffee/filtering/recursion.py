@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.filtering.beliefs import Dense, Filter
 from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen
-from kaffee.model.core import Core, States
+from kaffee.model.core import KEPT, Core, States
 from kaffee.model.observation import ObservationMap
 
 # Quantities of one step in the order of their computation; the index of the first non-finite one is the fault code.
@@ -167,10 +167,12 @@ def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observati
         now = step(recursion, dynamics, observations.observation, belief, *inputs)
         return now.filtered, (now.innovation.nll, now.fault)
 
-    # Where the gradient is automatic, only beliefs are kept for the way back and each step is computed again.
-    keep_all = recursion.filter.adjoint
+    # Where the gradient is automatic, only beliefs are kept for the way back, and what a filter has marked as dear
+    # (`keep`); all else of a step is computed again.
+    if not recursion.filter.adjoint:
+        body = jax.checkpoint(body, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
     xs = (observations.x, observations.mask, observations.noise)
-    final, (nll, faults) = jax.lax.scan(body if keep_all else jax.checkpoint(body), dynamics.initial, xs)
+    final, (nll, faults) = jax.lax.scan(body, dynamics.initial, xs)
     return Terms(nll, faults, final)
 
 

@@ -11,12 +11,21 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 State = Float[Array, " M"]
 States = Float[Array, "W M"]
 Jacobian = Float[Array, "M M"]
 Covariances = Float[Array, "W M M"]
+
+KEPT = "kept"
+"""The name under which the recursion finds what `keep` has marked."""
+
+
+def keep(value: Array) -> Array:
+    """Mark a product that the automatic gradient of a filter should store and not compute again on its way back."""
+    return checkpoint_name(value, KEPT)
 
 
 class MomentCotangents(NamedTuple):
