@@ -30,8 +30,8 @@ def _extended(p: Parameters, z: jax.Array, x: jax.Array, gates: int, key: jax.Ar
 
 def _ensemble(p: Parameters, z: jax.Array, x: jax.Array, gates: int, key: jax.Array) -> jax.Array:
     """The same by an ensemble with perturbed readings."""
-    from cuthbert.ensemble_kalman import ensemble_kalman_filter
     from cuthbert import filter as run
+    from cuthbert.ensemble_kalman import ensemble_kalman_filter
 
     N = x.shape[-1]
     process, reading = jnp.exp(p["log_process_std"]), jnp.exp(p["log_observation_std"])

@@ -9,8 +9,8 @@ The prediction T = J (diag(d) + L L') J' is projected by a single-pass Nystrom a
 step, a constant to gradients: V = qr(last Y), Y = T V, L' = Y chol(V'Y)^-T, d' = diag T - rowsum L'^2 + Gamma with
 exact diag T. Variances are therefore exact and only correlations are lost; with r = M it is the dense filter.
 
-Its dear products are J L, J'V and Y, of size M^2 r with a dense core. They are kept for the gradient (`keep`), which has
-five more on its way back: eight in all, and memory of five M r numbers per step and window.
+Its dear products are J L, J'V and Y, of size M^2 r with a dense core. They are kept for the gradient (`keep`), which
+has five more on its way back: eight in all, and memory of five M r numbers per step and window.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ Factor = Float[Array, "W M r"]
 class LowRankBelief(NamedTuple):
     """A batch of N(mean, diag(diagonal) + factor factor'), with what spans the basis of its next projection.
 
-    The basis is made orthonormal when it is used and not before: a factorisation that nothing waits for would run beside
-    others, and two batched LAPACK calls at once can block each other for good in jaxlib 0.10 on two cores.
+    The basis is made orthonormal when it is used and not before: a factorisation that nothing waits for would run
+    beside others, and two batched LAPACK calls at once can block each other for good in jaxlib 0.10 on two cores.
     """
 
     mean: States
