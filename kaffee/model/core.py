@@ -169,7 +169,7 @@ class Core(eqx.Module):
         return MomentCotangents(core_bar, z_bar, J.mT @ T)
 
 
-def times_shared(X: Covariances, A: Jacobian) -> Covariances:
-    """Compute X_b A for all windows as one tall product, which is faster than W small ones."""
+def times_shared(X: Covariances, A: Any) -> Covariances:
+    """Compute X_b A for all windows as one tall product, which is faster than W small ones; A may have structure."""
     W, M, _ = X.shape
     return jnp.reshape(jnp.reshape(X, (W * M, M)) @ A, (W, M, M))

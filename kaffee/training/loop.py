@@ -154,12 +154,24 @@ def train(
     history = [] if losses is None else [np.asarray(losses)]
     key = jax.random.key(seed)
     mesh = window_mesh(schedule.batch_size)
-    shared = replicate((frozen, sampler, objective, key), mesh)
+    shared_frozen, shared_sampler, shared_objective, shared_key = replicate((frozen, sampler, objective, key), mesh)
 
     def chunk(state: TrainState, count: int) -> tuple[TrainState, np.ndarray]:
         size, capacity = schedule.batch_size, min(schedule.report_every, schedule.num_updates)
-        given = replicate((state, jnp.int32(count)), mesh)
-        new, values = gather(_run_chunk(given[0], *shared, given[1], transformation, size, capacity, mesh), mesh)
+        state, number = replicate((state, jnp.int32(count)), mesh)
+        done = _run_chunk(
+            state,
+            shared_frozen,
+            shared_sampler,
+            shared_objective,
+            shared_key,
+            number,
+            transformation,
+            size,
+            capacity,
+            mesh,
+        )
+        new, values = gather(done, mesh)
         return new, np.asarray(values)[:count]
 
     def model_at(state: TrainState) -> StateSpaceModel:
