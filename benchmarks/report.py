@@ -41,7 +41,7 @@ def _ratios(ratios: dict[str, dict[str, Any]]) -> Table:
             if entry is None:
                 rows.append([f"{section}: {name}", "not installed", "-", "-", "-"])
                 continue
-            sign = "<=" if name == "matmul" else ">="
+            sign = "<=" if name == "matmul" or entry.get("at_most") else ">="
             target = f"{sign} {entry['target']}" if "target" in entry else "-"
             met = {True: "met", False: "missed", None: "-"}[entry.get("met")]
             rows.append([f"{section}: {name}", _number(entry["ratio"]), _number(entry.get("paired")), target, met])
@@ -86,5 +86,15 @@ def print_report(results: dict[str, Any], console: Console | None = None) -> Non
     if "memory" in results:
         rows = [[name, _number(value)] for name, value in results["memory"].items()]
         console.print(_table("Peak memory of one value and gradient", ["", "MB added"], rows))
+    for name in ("ensemble_gradient", "wide_gradient"):
+        if name in results:
+            keys = ("processor", "clock", "planned_mb", "added_mb")
+            rows = [[spec, *(_number(row.get(key)) for key in keys)] for spec, row in results[name].items()]
+            title = "Value and gradient through filters" + ", 1000 latents" * (name == "wide_gradient")
+            console.print(_table(title, ["", "processor s", "clock s", "MB planned", "MB added"], rows))
+    if "wide_growth" in results:
+        grown = results["wide_growth"]
+        rows = [[M, *(_number(grown[kind][M]["processor"]) for kind in grown["exponents"])] for M in grown["dense"]]
+        console.print(_table("Low-rank gradient over M, processor s", ["M", *grown["exponents"]], rows))
     if results.get("ratios"):
         console.print(_ratios(results["ratios"]))

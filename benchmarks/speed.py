@@ -23,6 +23,9 @@ SECTIONS = (
     "zeroshot_first",
     "scaling",
     "memory",
+    "ensemble_gradient",
+    "wide_gradient",
+    "wide_growth",
 )
 BUSY = 0.5
 OUTPUT = Path(__file__).parent / "speed.json"
@@ -43,7 +46,7 @@ def load() -> float | None:
 def peer_versions() -> dict[str, str | None]:
     """Versions of the peers; None where one is not installed."""
     found: dict[str, str | None] = {}
-    for package in ("torch", "dynamax"):
+    for package in ("torch", "dynamax", "cuthbert"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -84,6 +87,10 @@ def run_section(name: str, *, quick: bool, repeats: int, seed: int) -> dict[str,
             "zeroshot_first": zeroshot_speed.measure_first,
         }
         return measured[name](zeroshot_speed.QUICK if quick else zeroshot_speed.Size(), max(repeats // 2, 2), seed)
+    if name in ("ensemble_gradient", "wide_gradient", "wide_growth"):
+        from benchmarks import wide
+
+        return wide.measure(name, size, quick=quick, seed=seed)
     from benchmarks import scaling
 
     if name == "scaling":

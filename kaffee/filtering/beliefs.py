@@ -73,6 +73,10 @@ class Filter(eqx.Module):
     def start(self, mean: States, covariance: Covariances) -> AnyBelief:
         """Represent N(mean, covariance)."""
 
+    def start_independent(self, mean: States, variance: States) -> AnyBelief:
+        """Represent N(mean, diag(variance)); worth an own method where no belief of size M^2 is needed."""
+        return self.start(mean, jax.vmap(jnp.diag)(variance))
+
     @abstractmethod
     def predict(self, core: Core, process_variance: Float[Array, "#W M"], belief: Any, *, transport: bool) -> AnyBelief:
         """Predict the next belief; without transport the spread around the mean is not moved by the dynamics."""

@@ -106,8 +106,8 @@ def make_gate(quantile: float | None = None, patience: int = 10) -> Gate:
 def new_track(model: StateSpaceModel, recursion: Recursion, num_tracks: int) -> Track:
     """Make tracks that have not seen anything; their belief is a placeholder."""
     M, N = model.latent_dim, model.num_observed
-    covariance = jnp.broadcast_to(jnp.eye(M, dtype=model.dtype), (num_tracks, M, M))
-    belief: Any = recursion.filter.start(jnp.zeros((num_tracks, M), model.dtype), covariance)
+    zeros = jnp.zeros((num_tracks, M), model.dtype)
+    belief: Any = recursion.filter.start_independent(zeros, jnp.ones_like(zeros))
     return Track(belief, jnp.zeros(num_tracks, bool), jnp.zeros((num_tracks, N), jnp.int32))
 
 

@@ -4,6 +4,7 @@ Beliefs are K members; their mean and covariance (divided by K - 1) stand for th
 seed of its own noise: the same seed gives the same bits, and a window alone is the same as in a batch.
 """
 
+from collections.abc import Callable
 from math import log, pi, sqrt
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from jaxtyping import Array, Float, Key, UInt32
 from kaffee.errors import ConfigError
 from kaffee.filtering.beliefs import Filter
 from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, invert_factor, relative_jitter
-from kaffee.model.core import Core, Covariances, States
+from kaffee.model.core import Core, Covariances, States, keep
 from kaffee.model.observation import ObservationMap
 
 Members = Float[Array, "W K M"]
@@ -138,7 +139,7 @@ class EnsembleFilter(Filter):
         self, core: Core, process_variance: Float[Array, "#W M"], belief: Ensemble, *, transport: bool
     ) -> Ensemble:
         seeds, keys = split_seeds(belief.seeds)
-        noise = draw_normal(keys, belief.members.shape[1:], belief.members.dtype)
+        noise = keep(draw_normal(keys, belief.members.shape[1:], belief.members.dtype))
         members = move_members(core, process_variance, belief.members, belief.mean, noise, transport=transport)
         return Ensemble(members, seeds)
 
@@ -182,7 +183,7 @@ class EnKF(EnsembleFilter):
     def assimilate(self, predicted: Ensemble, scored: EnsembleScore) -> Ensemble:
         seeds, keys = split_seeds(predicted.seeds)
         K = predicted.members.shape[1]
-        noise = draw_normal(keys, (K, scored.residual.shape[1]), predicted.members.dtype)
+        noise = keep(draw_normal(keys, (K, scored.residual.shape[1]), predicted.members.dtype))
         noise = (noise - jnp.mean(noise, axis=1, keepdims=True)) * jnp.sqrt(scored.variance)[:, None]
         signals = sqrt(K - 1) * scored.anomalies
         target = scored.present[:, None] * (scored.residual[:, None] + noise) - signals
@@ -192,17 +193,27 @@ class EnKF(EnsembleFilter):
         return Ensemble(self.finish(predicted, members, scored.present), seeds)
 
 
+def _factor(function: Callable[[Array], Any], X: Float[Array, "... K K"]) -> Any:
+    """Factor matrices one after the other.
+
+    A batched LAPACK call waits for threads of the pool it runs on: two at once, as in a step that has a Cholesky factor
+    too, blocked each other for good on two cores (jaxlib 0.10). Single calls do not wait, and these matrices are small.
+    """
+    found = lax.map(function, X.reshape(-1, *X.shape[-2:]))
+    return jax.tree.map(lambda a: a.reshape(*X.shape[:-2], *a.shape[1:]), found)
+
+
 @jax.custom_jvp
 def inverse_root(C: Float[Array, "... K K"]) -> Float[Array, "... K K"]:
     """Compute (I + C)^{-1/2} of a positive semidefinite C; its derivative does not divide by gaps of eigenvalues."""
-    values, U = jnp.linalg.eigh(C)
+    values, U = _factor(jnp.linalg.eigh, C)
     return (U / jnp.sqrt(1.0 + jnp.maximum(values, 0.0))[..., None, :]) @ U.mT
 
 
 @inverse_root.defjvp
 def _inverse_root_jvp(primals: Any, tangents: Any) -> Any:
     (C,), (dC,) = primals, tangents
-    values, U = jnp.linalg.eigh(C)
+    values, U = _factor(jnp.linalg.eigh, C)
     r = jnp.sqrt(1.0 + jnp.maximum(values, 0.0))
     # Divided differences of f(x) = (1 + x)^{-1/2}: -1 / (r_i r_j (r_i + r_j))  (Daleckii and Krein).
     a, b = r[..., :, None], r[..., None, :]
@@ -215,7 +226,7 @@ def rotate_members(keys: Key[Array, " W"], members: Members) -> Members:
     K = members.shape[1]
     # Columns of the basis: the direction of the mean, then K - 1 others.
     basis = jnp.linalg.qr(jnp.concatenate([jnp.ones((K, 1)), jnp.eye(K)[:, 1:]], axis=1))[0].astype(members.dtype)
-    Q, R = jnp.linalg.qr(draw_normal(keys, (K - 1, K - 1), members.dtype))
+    Q, R = _factor(jnp.linalg.qr, draw_normal(keys, (K - 1, K - 1), members.dtype))
     Q = Q * jnp.sign(jnp.diagonal(R, axis1=1, axis2=2))[:, None]
     within = basis[:, 1:]
     mean = jnp.mean(members, axis=1, keepdims=True)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kaffee.errors import ConfigError, unknown
 from kaffee.filtering.adjoint import adjoint_terms
-from kaffee.filtering.beliefs import Dense
+from kaffee.filtering.beliefs import Dense, Filter
 from kaffee.filtering.filters import parse_filter
 from kaffee.filtering.gaussian import Belief, Readings, Seen
 from kaffee.filtering.recursion import (
@@ -28,6 +28,7 @@ from kaffee.filtering.recursion import (
 )
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import States
+from kaffee.model.observation import Projection
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.records import machine, versions
 
@@ -48,24 +49,31 @@ def initial_belief(
     anchored: Bool[Array, "W N"] | None = None,
     *,
     certain: bool = False,
+    by: Filter | None = None,
 ) -> Belief:
-    """Build N(mean, Gamma), the belief at the start of a window (algorithm 1).
+    """Build N(mean, Gamma), the belief at the start of a window (algorithm 1), dense or as a filter represents it.
 
     Args:
         anchored: Which entries of the first row were observed. A missing entry also gets the variance of the data, 1 in
             standardised units; with Gamma alone, the first steps would be certain of a value that was never measured.
         certain: Build N(mean, 0) instead: the mean is taken for the state (appendix A.2).
     """
-    Gamma = jnp.vectorize(jnp.diag, signature="(m)->(m,m)")(model.shell.process_variance())
-    covariance = jnp.broadcast_to(jnp.zeros_like(Gamma) if certain else Gamma, (mean.shape[0], *Gamma.shape[-2:]))
+    spread = None
     if anchored is not None:
         spread = 1.0 - anchored.astype(mean.dtype)
         if model.discrete is not None:
             # One count tells little; that of the data, 1, is the most that is not known.
             noise = jnp.minimum(model.discrete.noise_variance(model.observation.observe(mean)), 1.0)
             spread = jnp.where(anchored, jax.lax.stop_gradient(noise), spread)
+    Gamma = jnp.zeros_like(mean) if certain else jnp.broadcast_to(model.shell.process_variance(), mean.shape)
+    if by is not None and not isinstance(by, Dense) and isinstance(model.observation, Projection):
+        # Coordinates are independent: nothing of size M^2 is built.
+        variance = Gamma if spread is None else Gamma + model.observation.lift(spread)
+        return by.start_independent(mean, variance)  # type: ignore[return-value]
+    covariance = jax.vmap(jnp.diag)(Gamma)
+    if spread is not None:
         covariance = covariance + model.observation.spread(spread)
-    return Belief(mean, covariance)
+    return Belief(mean, covariance) if by is None else by.start(mean, covariance)  # type: ignore[return-value]
 
 
 def start_step(
@@ -94,8 +102,7 @@ def start_belief(
     x = jnp.where(seen, x, 0.0)
     if model.climate is not None:
         return start_step(model, x, seen, recursion, variance).filtered
-    belief = initial_belief(model, model.embed(x), anchored=seen)
-    return belief if recursion is None else recursion.filter.start(*belief)  # type: ignore[return-value]
+    return initial_belief(model, model.embed(x), anchored=seen, by=None if recursion is None else recursion.filter)
 
 
 def start_state(model: StateSpaceModel, x: Readings) -> States:
@@ -196,8 +203,8 @@ def window_nll(
             start = model.embed(first)
         else:
             start = anchor.overwrite(start, jnp.where(first_mask, first, anchor.observe(start)))
-        moments = initial_belief(model, start, anchored=first_mask, certain=certain_start)
-        initial = recursion.filter.start(*moments)  # type: ignore[assignment]
+        by = recursion.filter
+        initial = initial_belief(model, start, anchored=first_mask, certain=certain_start, by=by)
     noise = core_noise(model.core, key, x.shape[1] - 1, x.shape[0], initial.mean.dtype)
     later = (None if each is None else each[:, 1:] for each in (inputs, variance))
     observations = arrange_observations(x[:, 1:], mask[:, 1:], anchor, noise, *later)

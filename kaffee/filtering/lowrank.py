@@ -6,8 +6,11 @@ The update is exact in this family where B picks coordinates (a diagonal minus r
     d+ = d Lambda / (d + Lambda) on observed rows,   L+ = diag(d+ / d) L chol(G^-1)
 
 The prediction T = J (diag(d) + L L') J' is projected by a single-pass Nystrom approximation on the basis of the last
-step, a constant to gradients: Y = T V, L' = Y chol(V'Y)^-T, next V = qr(Y), d' = diag T - rowsum L'^2 + Gamma with
+step, a constant to gradients: V = qr(last Y), Y = T V, L' = Y chol(V'Y)^-T, d' = diag T - rowsum L'^2 + Gamma with
 exact diag T. Variances are therefore exact and only correlations are lost; with r = M it is the dense filter.
+
+Its dear products are J L, J'V and Y, of size M^2 r with a dense core. They are kept for the gradient (`keep`), which
+has five more on its way back: eight in all, and memory of five M r numbers per step and window.
 """
 
 from collections.abc import Callable
@@ -22,14 +25,18 @@ from jaxtyping import Array, Float, Key
 from kaffee.errors import ConfigError
 from kaffee.filtering.beliefs import Filter
 from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, invert_factor, relative_jitter
-from kaffee.model.core import Core, Covariances, States
+from kaffee.model.core import Core, Covariances, States, keep
 from kaffee.model.observation import ObservationMap, Projection
 
 Factor = Float[Array, "W M r"]
 
 
 class LowRankBelief(NamedTuple):
-    """A batch of N(mean, diag(diagonal) + factor factor'), with the orthonormal basis of its last projection."""
+    """A batch of N(mean, diag(diagonal) + factor factor'), with what spans the basis of its next projection.
+
+    The basis is made orthonormal when it is used and not before: a factorisation that nothing waits for would run
+    beside others, and two batched LAPACK calls at once can block each other for good in jaxlib 0.10 on two cores.
+    """
 
     mean: States
     diagonal: States
@@ -88,12 +95,12 @@ def project(product: Callable[[Factor], Factor], diagonal: States, basis: Factor
 
     d is not negative: the Nystrom approximation never exceeds T, but for rounding.
     """
-    V = lax.stop_gradient(basis)
+    V = jnp.linalg.qr(lax.stop_gradient(basis))[0]
     Y = product(V)
     R = _cholesky(V.mT @ Y)
     L = Y @ invert_factor(R).mT
     rest = jnp.maximum(diagonal - jnp.sum(L**2, axis=2), 0.0)
-    return rest, L, jnp.linalg.qr(lax.stop_gradient(Y))[0]
+    return rest, L, lax.stop_gradient(Y)
 
 
 class LowRank(Filter):
@@ -110,16 +117,23 @@ class LowRank(Filter):
         if self.rank < 1:
             raise ConfigError(f"A low-rank filter needs a rank of at least 1, as in lowrank:20; not {self.rank}.")
 
+    def _first_basis(self, variance: States) -> Factor:
+        """Return unit vectors of the coordinates of the largest variance."""
+        M = variance.shape[1]
+        largest = lax.stop_gradient(lax.top_k(variance, min(self.rank, M))[1])
+        return jnp.swapaxes(jax.nn.one_hot(largest, M, dtype=variance.dtype), 1, 2)
+
     def start(self, mean: States, covariance: Covariances) -> LowRankBelief:
         """Project a dense covariance, on its largest columns first: a diagonal one of few large entries is exact."""
-        M = mean.shape[1]
-        r, diagonal = min(self.rank, M), jnp.diagonal(covariance, axis1=1, axis2=2)
-        largest = lax.stop_gradient(lax.top_k(diagonal, r)[1])
-        V = jnp.swapaxes(jax.nn.one_hot(largest, M, dtype=mean.dtype), 1, 2)
-        V = project(lambda X: covariance @ X, diagonal, V)[2]
-        d, L, V = project(lambda X: covariance @ X, diagonal, V)
+        diagonal = jnp.diagonal(covariance, axis1=1, axis2=2)
+        V = project(lambda X: covariance @ X, diagonal, self._first_basis(diagonal))[2]
         # Uncorrelated coordinates stay so: rounding aside, projecting a diagonal matrix on unit vectors is exact.
-        return LowRankBelief(mean, d, L, V)
+        return LowRankBelief(mean, *project(lambda X: covariance @ X, diagonal, V))
+
+    def start_independent(self, mean: States, variance: States) -> LowRankBelief:
+        """Take variances as they are: there is nothing to project, and nothing of size M^2 to build."""
+        V = self._first_basis(variance)
+        return LowRankBelief(mean, variance, jnp.zeros_like(V), V)
 
     def predict(
         self, core: Core, process_variance: Float[Array, "#W M"], belief: LowRankBelief, *, transport: bool
@@ -129,11 +143,12 @@ class LowRank(Filter):
             d = scale * belief.diagonal + process_variance
             return LowRankBelief(core.predict_mean(belief.mean), d, self.inflation * belief.factor, belief.basis)
         mean, J = core.linearise_products(belief.mean)
-        d, JL = belief.diagonal, J.apply(belief.factor)
+        # Three products of size M^2 r; with these kept, the way back has five more and none of the first.
+        d, JL = belief.diagonal, keep(J.apply(belief.factor))
 
         def product(V: Factor) -> Factor:
-            back = J.apply_transposed(V)
-            return J.apply(d[:, :, None] * back) + JL @ (belief.factor.mT @ back)
+            back = J.apply_transposed(V)  # keeps its own
+            return keep(J.apply(d[:, :, None] * back) + JL @ (belief.factor.mT @ back))
 
         diagonal = J.square_apply(d) + jnp.sum(JL**2, axis=2)
         rest, L, V = project(product, diagonal, belief.basis)

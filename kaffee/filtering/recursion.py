@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kaffee.errors import ConfigError
 from kaffee.filtering.beliefs import Dense, Filter
 from kaffee.filtering.gaussian import Belief, Innovation, Readings, Seen
-from kaffee.model.core import Core, States
+from kaffee.model.core import KEPT, Core, States
 from kaffee.model.discrete import Discrete
 from kaffee.model.observation import ObservationMap
 
@@ -211,10 +211,11 @@ def scan_terms(recursion: Recursion, dynamics: Dynamics, observations: Observati
         now = step(recursion, dynamics, observations.observation, belief, *row)  # type: ignore[arg-type]
         return now.filtered, (now.innovation.nll, now.fault)
 
-    # Where the gradient is automatic, only beliefs are kept for the way back and each step is computed again.
-    keep_all = recursion.filter.adjoint and dynamics.discrete is None
-    start, xs = dynamics.initial, observations.steps
-    final, (nll, faults) = jax.lax.scan(body if keep_all else jax.checkpoint(body), start, xs)
+    # Where the gradient is automatic, only beliefs are kept for the way back, and what a filter has marked as dear
+    # (`keep`); all else of a step is computed again.
+    if not recursion.filter.adjoint or dynamics.discrete is not None:
+        body = jax.checkpoint(body, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
+    final, (nll, faults) = jax.lax.scan(body, dynamics.initial, observations.steps)
     return Terms(nll, faults, final)
 
 

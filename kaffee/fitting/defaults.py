@@ -76,7 +76,7 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
         )
     rung, why = "scratch", ""
     plain = settings.core.type == "alrnn" and settings.core.start is None and settings.foundation is None
-    plain = plain and settings.readings is None
+    plain = plain and settings.readings is None and settings.core.structure is None
     if plain and settings.method == "kaffee":  # the other methods are controls, to be seen as they are
         rung, why = "auto", "linear model first; held-back rows choose"
         if N > MOST_COORDINATES and settings.core.latent_dim is None:

@@ -13,6 +13,7 @@ from kaffee.filtering.likelihood import get_method
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP
+from kaffee.model.matrices import parse_structure
 from kaffee.training.adaptation import Adaptation
 from kaffee.training.loop import Schedule
 from kaffee.training.pretraining import Pretraining, ResidualKind
@@ -41,6 +42,8 @@ class CoreSettings:
             cores: N, the observed state itself).
         num_gates: P of an AL-RNN; None: half of the latent coordinates.
         hidden_dim, depth, degree: Of an MLP; of a polynomial.
+        structure: Of an AL-RNN's W: "lowrank:16" for W = U V' of rank 16, with which step and tangent are linear in M;
+            None: a dense matrix, as in the paper.
         start: An existing surrogate to start from instead: the folder of a kaffee model or run, FILE.py:FUNCTION, a
             foundation model, or "incontext" (see `kaffee.fitting.initial_core`); the other settings of the core are
             then ignored.
@@ -53,8 +56,11 @@ class CoreSettings:
     depth: int = 1
     degree: int = 3
     start: str | None = None
+    structure: str | None = None
 
     def __post_init__(self) -> None:
+        if parse_structure(self.structure) is not None and self.type != "alrnn":
+            raise ConfigError(f"core.structure = {self.structure} is for core.type = alrnn, not {self.type}.")
         if self.latent_dim is not None and not 1 <= self.latent_dim <= _MAX_LATENT_DIM:
             raise ConfigError(f"core.latent_dim lies between 1 and {_MAX_LATENT_DIM}, not {self.latent_dim}.")
         for name, most in _MOST.items():
@@ -75,7 +81,8 @@ class CoreSettings:
         M, random = self.resolved_dim(num_observed), {"key": key, "dtype": dtype}
         match self.type:
             case "alrnn":
-                return ALRNN.create(M, M // 2 if self.num_gates is None else self.num_gates, **random)
+                gates = M // 2 if self.num_gates is None else self.num_gates
+                return ALRNN.create(M, gates, **random, structure=self.structure)
             case "linear":
                 return Linear.create(M, **random)
             case "polynomial":
@@ -216,6 +223,11 @@ class FitSettings:
             raise ConfigError(unknown("rung", self.rung, RUNGS))
         if self.rung != "scratch" and (self.core.type != "alrnn" or self.core.start or self.foundation):
             raise ConfigError(f"rung = {self.rung} is for AL-RNNs from nothing; with another core it is 'scratch'.")
+        if self.rung != "scratch" and self.core.structure:
+            raise ConfigError(
+                f"rung = {self.rung} starts from a linear model, whose W is dense; with core.structure = "
+                f"{self.core.structure} it is 'scratch'."
+            )
         if self.rung != "scratch" and self.method != "kaffee":
             raise ConfigError(
                 f"rung = {self.rung} chooses by forecasts of method = kaffee; {self.method} is a control, which is "

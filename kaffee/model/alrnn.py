@@ -10,7 +10,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kaffee.errors import ConfigError, unknown
-from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States, times_shared
+from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States, keep, times_shared
+from kaffee.model.matrices import (
+    LowRankMatrix,
+    Matrix,
+    as_dense,
+    blank,
+    cotangent,
+    describe_structure,
+    diagonal,
+    parse_structure,
+    transported_variances,
+)
 
 _GATES = ("straight_through", "smooth", "hard")
 _STATIC = ("num_gates", "gate", "temperature")
@@ -79,10 +90,10 @@ class GatedTangent(NamedTuple):
     """Products with J = diag(A) + W diag(d) for a batch of slopes d: W is shared by all windows."""
 
     A: Float[Array, " M"]
-    W: Float[Array, "M M"]
+    W: Matrix
     slopes: States
 
-    def _times(self, W: Jacobian, X: Float[Array, "M W K"]) -> Float[Array, "M W K"]:
+    def _times(self, W: Matrix, X: Float[Array, "M W K"]) -> Float[Array, "M W K"]:
         return (W @ X.reshape(X.shape[0], -1)).reshape(X.shape)
 
     def apply(self, X: Float[Array, "W M K"]) -> Float[Array, "W M K"]:
@@ -92,14 +103,14 @@ class GatedTangent(NamedTuple):
 
     def apply_transposed(self, X: Float[Array, "W M K"]) -> Float[Array, "W M K"]:
         """Compute J' X = A X + D W' X."""
-        moved = jnp.swapaxes(self._times(self.W.T, jnp.swapaxes(X, 0, 1)), 0, 1)
+        moved = keep(jnp.swapaxes(self._times(self.W.T, jnp.swapaxes(X, 0, 1)), 0, 1))
         return self.A[:, None] * X + self.slopes[:, :, None] * moved
 
     def square_apply(self, d: States) -> States:
         """Compute (J o J) d = A^2 d + 2 A diag(W) s d + (W o W) (s^2 d)."""
         s = self.slopes
-        own = self.A**2 * d + 2.0 * self.A * jnp.diagonal(self.W) * s * d
-        return own + (s**2 * d) @ (self.W**2).T
+        own = self.A**2 * d + 2.0 * self.A * diagonal(self.W) * s * d
+        return own + transported_variances(self.W, s**2 * d)
 
 
 class ALRNN(Core):
@@ -109,6 +120,7 @@ class ALRNN(Core):
     so that J X = A * X + W (d * X): the weights W are shared by a whole batch of windows.
 
     Attributes:
+        W: An array, or a matrix with structure (`kaffee.model.matrices`), with which a step is linear in M.
         num_gates: P, how many of the last coordinates pass a ReLU.
         gate: "hard" (ReLU and its exact derivative), "straight_through" (ReLU forward, smooth derivative; how the
             paper trains) or "smooth" (the surrogate in both directions).
@@ -116,7 +128,7 @@ class ALRNN(Core):
     """
 
     A: Float[Array, " M"]
-    W: Float[Array, "M M"]
+    W: Matrix
     h: Float[Array, " M"]
     num_gates: int = eqx.field(static=True)
     gate: str = eqx.field(static=True, default="hard")
@@ -131,13 +143,28 @@ class ALRNN(Core):
             raise ConfigError(f"The gate's temperature must be positive, not {self.temperature}.")
 
     @classmethod
-    def create(cls, latent_dim: int, num_gates: int, *, key: Key[Array, ""], dtype: Any = jnp.float32) -> "ALRNN":
-        """Draw the paper's initialisation: h = 0, W_ij ~ N(0, 0.01^2), A from a normalised positive-definite matrix."""
+    def create(
+        cls,
+        latent_dim: int,
+        num_gates: int,
+        *,
+        key: Key[Array, ""],
+        dtype: Any = jnp.float32,
+        structure: str | None = None,
+    ) -> "ALRNN":
+        """Draw the paper's initialisation: h = 0, W_ij ~ N(0, 0.01^2), A from a normalised positive-definite matrix.
+
+        With a structure such as "lowrank:16", W = U V' has this rank and entries of the same variance.
+        """
         key_A, key_W = jax.random.split(key)
         R = jax.random.normal(key_A, (latent_dim, latent_dim), dtype)
         positive = R.T @ R / latent_dim + jnp.eye(latent_dim, dtype=dtype)
         A = jnp.diagonal(positive) / jnp.linalg.eigvalsh(positive)[-1]
-        W = 0.01 * jax.random.normal(key_W, (latent_dim, latent_dim), dtype)
+        W: Matrix
+        if (rank := parse_structure(structure)) is None:
+            W = 0.01 * jax.random.normal(key_W, (latent_dim, latent_dim), dtype)
+        else:
+            W = LowRankMatrix.create(latent_dim, rank, 0.01, key=key_W, dtype=dtype)
         return cls(A=A, W=W, h=jnp.zeros(latent_dim, dtype), num_gates=num_gates)
 
     @property
@@ -177,7 +204,7 @@ class ALRNN(Core):
         return self.A * z + self.W @ self.activation(z) + self.h
 
     def jacobian(self, z: State) -> Jacobian:
-        return jnp.diag(self.A) + self.W * self.slopes(z)
+        return jnp.diag(self.A) + as_dense(self.W) * self.slopes(z)
 
     def stepper(self) -> Callable[[States], States]:
         # A transposed right-hand side is a slow path of small products on CPUs; the barrier keeps it a plain array.
@@ -190,7 +217,10 @@ class ALRNN(Core):
         if not with_core:
             return None, previous_mean_bar
         A_bar = jnp.sum(mean_bar * z, axis=0)
-        W_bar = jax.lax.optimization_barrier(mean_bar.T) @ self.activation(z)
+        if isinstance(self.W, LowRankMatrix):
+            W_bar = cotangent(self.W, mean_bar, self.activation(z))
+        else:
+            W_bar = jax.lax.optimization_barrier(mean_bar.T) @ self.activation(z)
         return replace(self, A=A_bar, W=W_bar, h=jnp.sum(mean_bar, axis=0)), previous_mean_bar
 
     def predict_moments(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
@@ -218,7 +248,7 @@ class ALRNN(Core):
         # J P J' with mean slopes has every covariance but those between gates, which are more than slopes say.
         transported = self._transport(d, covariance)
         excess = gates - slopes[:, :, None] * P * slopes[:, None, :]
-        Wg = self.W[:, split:]
+        Wg = as_dense(self.W)[:, split:]
         activation = jnp.concatenate([z[:, :split], mean], axis=1)
         return self.A * z + activation @ self.W.T + self.h, transported + Wg @ excess @ Wg.T
 
@@ -240,19 +270,22 @@ class ALRNN(Core):
         if not with_core:
             return MomentCotangents(None, previous_mean_bar, previous_covariance_bar)
         M = self.latent_dim
-        TPD = Tt.reshape(-1, M).T @ (covariance * d[:, None, :]).reshape(-1, M)
+        TPD = cotangent(self.W, Tt.reshape(-1, M), (covariance * d[:, None, :]).reshape(-1, M))
+        mean_part = cotangent(self.W, mean_bar, self.activation(z))
         core_bar = replace(
             self,
             A=jnp.sum(mean_bar * z, axis=0) + 2.0 * jnp.sum(Tt * covariance, axis=(0, 1)),
-            W=mean_bar.T @ self.activation(z) + 2.0 * TPD,
+            W=jax.tree.map(lambda a, b: a + 2.0 * b, mean_part, TPD),
             h=jnp.sum(mean_bar, axis=0),
         )
         return MomentCotangents(core_bar, previous_mean_bar, previous_covariance_bar)
 
     def hyperparameters(self) -> dict[str, Any]:
-        return {"latent_dim": self.latent_dim, **{name: getattr(self, name) for name in _STATIC}}
+        structure = describe_structure(self.W)
+        dense = {"latent_dim": self.latent_dim, **{name: getattr(self, name) for name in _STATIC}}
+        return dense if structure is None else {**dense, "structure": structure}
 
     @classmethod
     def skeleton(cls, **hyperparameters: Any) -> Self:
         M, static = hyperparameters["latent_dim"], {name: hyperparameters[name] for name in _STATIC}
-        return cls(A=jnp.zeros(M), W=jnp.zeros((M, M)), h=jnp.zeros(M), **static)
+        return cls(A=jnp.zeros(M), W=blank(M, hyperparameters.get("structure")), h=jnp.zeros(M), **static)

@@ -11,12 +11,21 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 State = Float[Array, " M"]
 States = Float[Array, "W M"]
 Jacobian = Float[Array, "M M"]
 Covariances = Float[Array, "W M M"]
+
+KEPT = "kept"
+"""The name under which the recursion finds what `keep` has marked."""
+
+
+def keep(value: Array) -> Array:
+    """Mark a product that the automatic gradient of a filter should store and not compute again on its way back."""
+    return checkpoint_name(value, KEPT)
 
 
 class MomentCotangents(NamedTuple):
@@ -180,7 +189,7 @@ class Core(eqx.Module):
         return MomentCotangents(core_bar, z_bar, J.mT @ T)
 
 
-def times_shared(X: Covariances, A: Jacobian) -> Covariances:
-    """Compute X_b A for all windows as one tall product, which is faster than W small ones."""
+def times_shared(X: Covariances, A: Any) -> Covariances:
+    """Compute X_b A for all windows as one tall product, which is faster than W small ones; A may have structure."""
     W, M, _ = X.shape
     return jnp.reshape(jnp.reshape(X, (W * M, M)) @ A, (W, M, M))

@@ -22,6 +22,7 @@ from kaffee.errors import ConfigError
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
 from kaffee.model.inputs import Driven
+from kaffee.model.matrices import as_dense
 from kaffee.model.wrappers import Confined
 
 MAX_GATES = 14
@@ -154,7 +155,7 @@ class _Regions(NamedTuple):
         inner = unwrap(core)
         if not isinstance(inner, ALRNN) or inner.gate != "hard":
             return None
-        A, W, h = (np.asarray(array, np.float64) for array in (inner.A, inner.W, inner.h))
+        A, W, h = (np.asarray(array, np.float64) for array in (inner.A, as_dense(inner.W), inner.h))
         return cls(A, W, h, inner.num_gates)
 
     def open_gates(self, z: Float[np.ndarray, "... M"]) -> Bool[np.ndarray, "... P"]:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from kaffee.data.windows import WindowSampler
@@ -21,6 +22,7 @@ from kaffee.filtering.recursion import Outcome, decode_outcome
 from kaffee.model.statespace import StateSpaceModel, trainable
 from kaffee.training.guard import PATIENCE, Guard, apply_guard
 from kaffee.training.optimiser import Optimiser
+from kaffee.training.sharding import gather, replicate, share_windows, window_mesh
 from kaffee.training.update import Objective, TrainState, initial_state, one_update
 
 # Windows beyond this many do not fit into any memory; more is a slip of the keyboard.
@@ -108,12 +110,13 @@ def _run_chunk(
     transformation: optax.GradientTransformation,
     batch_size: int,
     capacity: int,
+    mesh: Mesh | None = None,
 ) -> tuple[TrainState, Float[Array, " capacity"]]:
     """Do `count` updates; the loop's length is a value, so that one program serves chunks of every size."""
 
     def body(i: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
         state, losses = carry
-        batch = sampler.sample(jax.random.fold_in(key, state.update), batch_size)
+        batch = share_windows(sampler.sample(jax.random.fold_in(key, state.update), batch_size), mesh)
         state, loss = one_update(state, frozen, batch, objective, transformation)
         return state, losses.at[i].set(loss.astype(losses.dtype))
 
@@ -150,12 +153,25 @@ def train(
         state = initial_state(model, parts, optimiser, schedule.num_updates, guarded=guard is not None)
     history = [] if losses is None else [np.asarray(losses)]
     key = jax.random.key(seed)
+    mesh = window_mesh(schedule.batch_size)
+    shared_frozen, shared_sampler, shared_objective, shared_key = replicate((frozen, sampler, objective, key), mesh)
 
     def chunk(state: TrainState, count: int) -> tuple[TrainState, np.ndarray]:
         size, capacity = schedule.batch_size, min(schedule.report_every, schedule.num_updates)
-        new, values = _run_chunk(
-            state, frozen, sampler, objective, key, jnp.int32(count), transformation, size, capacity
+        state, number = replicate((state, jnp.int32(count)), mesh)
+        done = _run_chunk(
+            state,
+            shared_frozen,
+            shared_sampler,
+            shared_objective,
+            shared_key,
+            number,
+            transformation,
+            size,
+            capacity,
+            mesh,
         )
+        new, values = gather(done, mesh)
         return new, np.asarray(values)[:count]
 
     def model_at(state: TrainState) -> StateSpaceModel:

@@ -13,6 +13,7 @@ import pytest
 from models import (
     SWITCHES,
     directional_differences,
+    flat,
     make_belief,
     make_data,
     make_model,
@@ -170,6 +171,19 @@ def test_gradients_are_finite_differences(spec, switches, x64):
     ours = float(sum(jax.tree.leaves(products)))
     expected = directional_differences(loss, dynamics, direction, step=1e-6)
     assert ours == pytest.approx(expected, rel=2e-5, abs=1e-6)
+
+
+def test_low_rank_of_full_rank_is_the_dense_filter(x64):
+    """Value and gradient of the training loss, for a structured core too, whose start builds no covariance."""
+    model, (x, mask) = make_model("lowrank"), make_data()
+
+    def run(spec):
+        recursion = Recursion(filter=parse_filter(spec))
+        loss = eqx.filter_value_and_grad(lambda m: window_nll(m, x, mask, recursion, burn_in=1).loss)
+        return eqx.filter_jit(loss)(model)
+
+    for ours, dense in zip(*(map(flat, run(spec)) for spec in ("lowrank:5", "ekf")), strict=True):
+        np.testing.assert_allclose(ours, dense, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("spec", CASES)

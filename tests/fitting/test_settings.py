@@ -25,6 +25,8 @@ from kaffee.model.maps import Linear, Polynomial, ResidualMLP
         ("test_fraction=nan", "test_fraction lies between"),
         ("core.latent_dim=0", "core.latent_dim lies between 1 and 10000, not 0"),
         ("core.latent_dim=100000000", "core.latent_dim lies between"),
+        ("core.structure=banded", "core.structure is lowrank:K"),
+        ("core.structure=lowrank:0", "core.structure is lowrank:K"),
         ("core.type=lstm", "core.type = 'lstm' does not fit; it must be 'alrnn' or"),
         ("shell.alpha=0", "shell.alpha lies between 0 and 1, not 0.0"),
         ("shell.alpha=1", "shell.alpha lies between"),
@@ -54,6 +56,16 @@ def test_rungs_are_for_kaffee_alone(rung):
     assert override(FitSettings(), [f"rung={rung}"]).rung == rung
     with pytest.raises(ConfigError, match=f"rung = {rung} chooses by forecasts of method = kaffee; .*--rung scratch"):
         override(FitSettings(), ["method=frozen-core", f"rung={rung}"])
+
+
+def test_a_structured_core_is_an_alrnn_from_random_weights():
+    core = CoreSettings(latent_dim=6, structure="lowrank:2").create(3, key=jax.random.key(0))
+    assert isinstance(core, ALRNN)
+    assert core.hyperparameters()["structure"] == "lowrank:2"
+    with pytest.raises(ConfigError, match=r"for core\.type = alrnn, not mlp"):
+        CoreSettings(type="mlp", structure="lowrank:2")
+    with pytest.raises(ConfigError, match="whose W is dense"):
+        FitSettings(rung="auto", core=CoreSettings(structure="lowrank:2"))
 
 
 def test_methods_are_known_by_one_spelling():

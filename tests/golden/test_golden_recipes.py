@@ -58,6 +58,8 @@ def test_every_committed_cell_has_the_hash_of_its_recipe(kaffee):
     seen = 0
     for recipe in loaded_recipes(None):
         name, expected = recipe.name, hashes(recipe)
+        if not (RESULTS / name).exists():
+            continue  # a recipe that has not been run
         files = sorted((RESULTS / name).rglob("cell.json"))
         for path in files:
             cell = read(path)

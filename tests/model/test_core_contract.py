@@ -13,6 +13,7 @@ from kaffee.model.wrappers import CORE_TYPES
 # All that can be drawn at random; a kernel map comes from a regression (test_kernel.py).
 CREATORS = {
     "alrnn": {"num_gates": 2},
+    "alrnn, structured": {"num_gates": 2, "structure": "lowrank:2"},
     "linear": {},
     "polynomial": {"degree": 3},
     "mlp": {"hidden_dim": 7, "depth": 2},
@@ -29,7 +30,7 @@ def test_jacobian_is_the_derivative(kind, x64):
         np.testing.assert_allclose(core.jacobian(jnp.asarray(z)), finite_jacobian(slope, z), atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", ["straight_through", "smooth", "hard", "linear"])
+@pytest.mark.parametrize("kind", ["straight_through", "smooth", "hard", "lowrank", "linear"])
 def test_structured_moments_are_the_default_ones(kind, x64):
     """A core's shortcuts compute what the definition by automatic differentiation computes."""
     core = make_core(kind)
@@ -42,6 +43,18 @@ def test_structured_moments_are_the_default_ones(kind, x64):
         generic = Core.pull_back_moments(core, z, P, mean_bar, P_bar, with_core=with_core)
         assert (ours.core is None) == (not with_core)
         np.testing.assert_allclose(flat(ours), flat(generic), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["smooth", "lowrank", "mlp"])
+def test_products_with_the_tangent_are_those_with_the_jacobian(kind, x64):
+    core, rng = make_core(kind), np.random.default_rng(2)
+    z, X, d = make_belief().mean, rng.standard_normal((3, LATENT, 2)), rng.uniform(0.1, 1.0, (3, LATENT))
+    mean, tangent = core.linearise_products(z)
+    J = np.stack([core.jacobian(row) for row in z])
+    np.testing.assert_allclose(mean, core.predict_mean(z), rtol=1e-13)
+    np.testing.assert_allclose(tangent.apply(jnp.asarray(X)), J @ X, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(tangent.apply_transposed(jnp.asarray(X)), J.mT @ X, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(tangent.square_apply(jnp.asarray(d)), np.einsum("wij,wj->wi", J**2, d), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["straight_through", "polynomial"])
@@ -88,7 +101,7 @@ def test_shared_product(x64):
 
 @pytest.mark.parametrize("name", CREATORS)
 def test_skeleton_has_the_shapes_of_the_core_that_it_rebuilds(name):
-    core = CORE_TYPES[name].create(3, key=jax.random.key(0), **CREATORS[name])
+    core = CORE_TYPES[name.partition(",")[0]].create(3, key=jax.random.key(0), **CREATORS[name])
     skeleton = type(core).skeleton(**core.hyperparameters())
     assert skeleton.hyperparameters() == core.hyperparameters()
     assert core.latent_dim == 3
@@ -98,7 +111,7 @@ def test_skeleton_has_the_shapes_of_the_core_that_it_rebuilds(name):
 
 @pytest.mark.parametrize("name", CREATORS)
 def test_float32_stays_float32_in_float64_mode(name, x64):
-    core = CORE_TYPES[name].create(3, key=jax.random.key(0), dtype=np.float32, **CREATORS[name])
+    core = CORE_TYPES[name.partition(",")[0]].create(3, key=jax.random.key(0), dtype=np.float32, **CREATORS[name])
     assert {a.dtype for a in jax.tree.leaves(core)} == {np.dtype("float32")}
     z = jax.ShapeDtypeStruct((3,), np.float32)
     assert eqx.filter_eval_shape(core, z).dtype == np.float32
