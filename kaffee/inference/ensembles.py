@@ -1,6 +1,7 @@
 """Forecasts and free runs of a trained surrogate, in data units."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,7 @@ def forecast(
     seed: int = 0,
     observation_noise: bool = True,
     any_step: bool = False,
+    point: bool = False,
 ) -> Estimates:
     """Filter each recording, draw states from its last belief and let the surrogate run, process noise and all.
 
@@ -40,6 +42,8 @@ def forecast(
         members: Size of the ensemble, for each recording.
         observation_noise: Forecast readings; without it the signal behind them.
         any_step: Accept a time step that is not the model's.
+        point: Add `point`, the trajectory of the (first) model from the mean of its last belief, without any noise.
+            The members' mean and median leave the attractor for its centre when members part; this one does not.
     """
     models = (reconstruction,) if isinstance(reconstruction, Reconstruction) else tuple(reconstruction)
     if not models:
@@ -74,9 +78,11 @@ def forecast(
     ahead = (series.time_step or reconstruction.dt) * np.arange(1, num_steps + 1)
     times = [_read_times(series, r, reconstruction.dt)[row] + ahead for r, row in starts.items()]
     estimates = []
-    for t, sample in zip(times, np.moveaxis(values, 1, 0), strict=True):
+    runs = _run_means(reconstruction, series, starts, num_steps) if point else None
+    for i, (t, sample) in enumerate(zip(times, np.moveaxis(values, 1, 0), strict=True)):
         moments = {"mean": np.nanmean(sample, axis=0), "std": np.nanstd(sample, axis=0, ddof=1)}
-        estimates.append(Estimate(series.columns, t, {**moments, "members": sample}))
+        single = {} if runs is None else {"point": runs[i]}
+        estimates.append(Estimate(series.columns, t, {**moments, **single, "members": sample}))
     facts = {
         "recordings": list(starts),
         "steps": num_steps,
@@ -99,14 +105,29 @@ def _draw_members(
 ) -> tuple[Float[np.ndarray, "K R H N"], Bool[np.ndarray, "K R H"]]:
     """Draw members from the filtered beliefs of one model, NaN once they left the attractor, and where they did."""
     model, scaler = reconstruction.model, reconstruction.scaler
-    recordings, rows = (np.array(list(numbers)) for numbers in (starts, starts.values()))
-    x = batch_recordings(series.standardised(scaler), model.dtype)[: max(rows) + 1, recordings]
-    each = (np.arange(len(rows)), rows)
-    belief = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=each).beliefs
+    belief = _last_beliefs(reconstruction, series, starts)
     ensemble = forecast_ensemble(model, belief, num_steps, members, key=key, observation_noise=observation_noise)
     values = np.asarray(ensemble, np.float64)
     away = mask_diverged(values)
     return scaler.inverse(np.where(away[..., None], np.nan, values)), away
+
+
+def _last_beliefs(reconstruction: Reconstruction, series: Series, starts: dict[int, int]) -> Any:
+    """Filter recordings up to the rows that forecasts start from."""
+    recordings, rows = (np.array(list(numbers)) for numbers in (starts, starts.values()))
+    x = batch_recordings(series.standardised(reconstruction.scaler), reconstruction.model.dtype)
+    each = (np.arange(len(rows)), rows)
+    kept = x[: max(rows) + 1, recordings]
+    return sweep(reconstruction.model, reconstruction.filter, kept, gate=make_gate(), keep=None, starts=each).beliefs
+
+
+def _run_means(
+    reconstruction: Reconstruction, series: Series, starts: dict[int, int], num_steps: int
+) -> Float[np.ndarray, "R H N"]:
+    """Run the bare core from the means of the last beliefs; NaN once it left the attractor."""
+    belief = _last_beliefs(reconstruction, series, starts)
+    values = np.asarray(free_run(reconstruction.model, belief.mean, num_steps).observations, np.float64)
+    return reconstruction.scaler.inverse(np.where(mask_diverged(values)[..., None], np.nan, values))
 
 
 def _read_times(series: Series, recording: int, dt: float) -> Float[np.ndarray, " T"]:
