@@ -79,8 +79,9 @@ def _zeroshot(
 ) -> None:
     """Forecast recordings without training, with bands: a map over their own rows, denoised by its smoother.
 
-    Works offline. Columns for each coordinate x: x_point, the most likely trajectory; x_mean, x_std and quantiles of the
-    ensemble, as of `kaffee forecast`.
+    Works offline. Columns for each coordinate x: x_point, the most likely trajectory; x_mean, x_std and quantiles of
+    the ensemble, as of `kaffee forecast`.
+
     With --model dynamix the pretrained DynaMix continues one recording, without bands.
 
     The first row of the output is one step after the last of the file (or of 2000 simulated steps of the system).

@@ -67,17 +67,22 @@ def choose_factor(
         if not len(chosen):
             continue
         r, t = pairs.recording[chosen], pairs.row[chosen]
-        z, v = (_registers(values, r, t, core.lags[-1]) for values in (states, variances))
-        mean, A, B = _propagate(core, *(jnp.asarray(a, jnp.float32) for a in (z, v, process**2)), steps)
+        begin, doubt = (
+            jnp.asarray(_registers(values, r, t, core.lags[-1]), jnp.float32) for values in (states, variances)
+        )
+        parts = _propagate(core, begin, doubt, jnp.asarray(process**2, jnp.float32), steps)
+        mean, from_start, from_noise = (np.asarray(part, np.float64).swapaxes(0, 1) for part in parts)
         ahead = t[:, None] + np.arange(1, steps + 1)
         truth = np.stack([states[i][rows] for i, rows in zip(r, ahead, strict=True)])
-        doubt = np.stack([variances[i][rows] for i, rows in zip(r, ahead, strict=True)])
-        errors.append(truth - np.asarray(mean, np.float64).swapaxes(0, 1))
-        start.append(doubt + np.asarray(A, np.float64).swapaxes(0, 1))
-        noise.append(np.asarray(B, np.float64).swapaxes(0, 1))
+        compared = np.stack([variances[i][rows] for i, rows in zip(r, ahead, strict=True)])
+        errors.append(truth - mean)
+        start.append(compared + from_start)
+        noise.append(from_noise)
     if not errors:
         return None
     e, A, B = (np.concatenate(a)[:, _horizons(steps)] for a in (errors, start, noise))
+    # What overflows covers everything; rounding can make a small variance negative.
+    A, B = (np.maximum(np.nan_to_num(a, nan=np.inf), 0.0) for a in (A, B))
     for factor in FACTORS:
         if np.mean(np.abs(e) <= QUANTILE * np.sqrt(A + factor**2 * B + LEAST_STD**2)) >= COVERED:
             return float(factor)

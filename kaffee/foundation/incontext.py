@@ -204,12 +204,12 @@ def build_model(reading: ContextReading, settings: ContextSettings) -> StateSpac
     """Put the regression into a core, and noise levels and denoised states around it."""
     regression, smoothed, lags = reading.regression, reading.smoothed, reading.lags
     N, dtype = reading.pairs.targets.shape[1], jnp.float32
-    core = _build_core(regression, reading)
+    core = build_core(regression, reading)
     noise = np.maximum(smoothed.process_std, LEAST_STD)
     factor = settings.process
     if factor is None:
         by = (regression, reading.pairs, reading.smoothed.mean, reading.smoothed.variance)
-        found = choose_factor(*by, pad_process(noise, core), lambda fewer: _build_core(fewer, reading))
+        found = choose_factor(*by, pad_process(noise, core), lambda fewer: build_core(fewer, reading))
         # Denoised rows have been told what was left out: with noise, forecasts of them look better than they are.
         clean = smoothed.observation_std.max() < CLEAN
         factor = PROCESS if found is None else max(found, LEAST_FACTOR if clean else PROCESS)
@@ -224,7 +224,7 @@ def build_model(reading: ContextReading, settings: ContextSettings) -> StateSpac
     return StateSpaceModel(core, shell, Projection(N, M), embedding, climate)
 
 
-def _build_core(regression: KernelRegression, reading: ContextReading) -> KernelMap:
+def build_core(regression: KernelRegression, reading: ContextReading) -> KernelMap:
     """Put a regression on the context, or on a part of it, into a core."""
     features, left_out = reading.pairs.features, reading.regression.left_out
     relative = _relate(left_out, np.mean(left_out**2, axis=0))
@@ -234,7 +234,7 @@ def _build_core(regression: KernelRegression, reading: ContextReading) -> Kernel
     return KernelMap(**arrays, kernel=regression.kernel, num_observed=left_out.shape[1], lags=reading.lags)
 
 
-def _learnt(regression: KernelRegression) -> dict[str, Any]:
+def _learnt(regression: KernelRegression | KernelMap) -> dict[str, Any]:
     return {name: getattr(regression, name) for name in ("centres", "weights", "linear", "offset", "length")}
 
 
@@ -285,30 +285,29 @@ def extend_context(reconstruction: Reconstruction, series: Series) -> Reconstruc
             f"Only a surrogate that was read from a context can be extended; this one has a {type(core).__name__}. "
             "Make it by kaffee.zero_shot."
         )
-    old = KernelRegression(
-        kernel=core.kernel,
-        ridge=facts["ridge"],
-        **{name: np.asarray(value, np.float64) for name, value in _learnt(core).items()},
-        left_out=np.zeros((0, core.num_observed)),
-        score=float("nan"),
-    )
+    learnt: Any = {name: np.asarray(value, np.float64) for name, value in _learnt(core).items()}
+    none = np.zeros((0, core.num_observed))
+    old = KernelRegression(kernel=core.kernel, ridge=facts["ridge"], left_out=none, score=float("nan"), **learnt)
     x = batch_recordings(series.standardised(reconstruction.scaler), model.dtype)
-    smoothed = np.asarray(smooth_rows(model, reconstruction.filter, x, jnp.array(series.lengths))[2], np.float64)
-    states = [smoothed[:length, r] for r, length in enumerate(series.lengths)]
     usable = [np.isfinite(values).all(axis=1) for values in series.recordings]
-    pairs = make_pairs(states, core.lags, usable)
-    if not len(pairs.features):
-        raise DataError(
-            f"The new rows have no complete pair: {core.lags[-1] + 2} complete rows after one another are needed."
-        )
-    features = np.concatenate([old.centres, pairs.features])
-    targets = np.concatenate([old(old.centres), pairs.targets])
-    found = refit(old, features, targets, ContextSettings().max_centres)
     squares = np.asarray(model.shell.process_variance(), np.float64)[: core.num_observed]
-    # Errors of rows that the map had not seen.
-    relative = np.concatenate([np.asarray(core.spread), _relate(pairs.targets - old(pairs.features), squares)])
-    changed = _learnt(found) | _localise_errors(found.centres, features, relative)
-    grown = replace(core, **{name: jnp.asarray(value, model.dtype) for name, value in changed.items()})
+    # As often as the context was denoised: what new rows teach the map, it tells the smoother of these rows.
+    for _ in range(max(1, facts["passes"])):
+        smoothed = np.asarray(smooth_rows(model, reconstruction.filter, x, jnp.array(series.lengths))[2], np.float64)
+        states = [smoothed[:length, r] for r, length in enumerate(series.lengths)]
+        pairs = make_pairs(states, core.lags, usable)
+        if not len(pairs.features):
+            raise DataError(
+                f"The new rows have no complete pair: {core.lags[-1] + 2} complete rows after one another are needed."
+            )
+        features = np.concatenate([old.centres, pairs.features])
+        targets = np.concatenate([old(old.centres), pairs.targets])
+        found = refit(old, features, targets, ContextSettings().max_centres)
+        # Errors of rows that the map had not seen.
+        relative = np.concatenate([np.asarray(core.spread), _relate(pairs.targets - old(pairs.features), squares)])
+        changed = _learnt(found) | _localise_errors(found.centres, features, relative)
+        arrays: Any = {name: jnp.asarray(value, model.dtype) for name, value in changed.items()}
+        model = model.replace(core=replace(core, **arrays))
     rows = {"rows": facts["rows"] + series.num_steps, "extended": facts.get("extended", 0) + series.num_steps}
     provenance = {**reconstruction.provenance, "context": {**facts, **rows}}
-    return replace(reconstruction, model=model.replace(core=grown), provenance=provenance)
+    return replace(reconstruction, model=model, provenance=provenance)
