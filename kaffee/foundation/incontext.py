@@ -38,8 +38,8 @@ RADIUS = 0.3
 NOISY_CENTRES = 400
 """Kernels that a map with noise needs at most: noise hides what more of them could tell."""
 EVERY_ROW = 600
-"""Rows up to which each has a kernel, and has one in the search, too. On 28 contexts of discovered systems, 512 rows with
-10 % noise, the mean VPT was 1.88 so, and 1.73 with 400 kernels and 300 in the search."""
+"""Rows up to which each has a kernel, and has one in the search, too. On 28 contexts of discovered systems, 512 rows
+with 10 % noise, the mean VPT was 1.88 so, and 1.73 with 400 kernels and 300 in the search."""
 PROCESS, LEAST_FACTOR = 1.5, 1.0
 """Factors of the process noise that the context's likelihood finds, of which forecasts inside the context may ask for
 more: with noise, and the least without. Errors of a map are alike in successive steps, which white noise is not. On 191
