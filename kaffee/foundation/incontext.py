@@ -40,11 +40,11 @@ NOISY_CENTRES = 400
 EVERY_ROW = 600
 """Rows up to which each has a kernel, and has one in the search, too. On 28 contexts of discovered systems, 512 rows
 with 10 % noise, the mean VPT was 1.88 so, and 1.73 with 400 kernels and 300 in the search."""
-PROCESS, LEAST_FACTOR = 1.5, 1.0
-"""Factors of the process noise that the context's likelihood finds, of which forecasts inside the context may ask for
-more: with noise, and the least without. Errors of a map are alike in successive steps, which white noise is not. On 191
-recordings of discovered systems 90 % bands cover 83 % with 1, 90 % with 2; a small trained network was no better than a
-constant (`python -m benchmarks.incontext_training`)."""
+PROCESS = 1.5
+"""Least factor of the process noise that the context's likelihood finds: errors of a map are alike in successive steps,
+which white noise is not. Forecasts inside the context may ask for more, but not for less: denoised rows have been told
+what was left out, and a jump is in few of the pieces. On 191 recordings of discovered systems 90 % bands cover 83 % with
+1, 90 % with 2; a small trained network was no better than a constant (`python -m benchmarks.incontext_training`)."""
 GAIN, CLEAN_GAIN = 0.02, 1.0
 """Nats per reading by which a context must be more likely with another delay, with noise and without: there, errors of
 one step differ by factors that longer forecasts do not show."""
@@ -215,9 +215,7 @@ def build_model(reading: ContextReading, settings: ContextSettings) -> StateSpac
     if factor is None:
         by = (regression, reading.pairs, reading.smoothed.mean, reading.smoothed.variance)
         found = choose_factor(*by, pad_process(noise, core), lambda fewer: build_core(fewer, reading))
-        # Denoised rows have been told what was left out: with noise, forecasts of them look better than they are.
-        clean = smoothed.observation_std.max() < CLEAN
-        factor = PROCESS if found is None else max(found, LEAST_FACTOR if clean else PROCESS)
+        factor = PROCESS if found is None else max(found, PROCESS)
     process = pad_process(np.maximum(factor * noise, LEAST_STD), core)
     shell = Shell.from_std(process, np.maximum(settings.observation * smoothed.observation_std, LEAST_STD))
     M = core.latent_dim
