@@ -43,8 +43,8 @@ with 10 % noise, the mean VPT was 1.88 so, and 1.73 with 400 kernels and 300 in 
 PROCESS = 1.5
 """Least factor of the process noise that the context's likelihood finds: errors of a map are alike in successive steps,
 which white noise is not. Forecasts inside the context may ask for more, but not for less: denoised rows have been told
-what was left out, and a jump is in few of the pieces. On 191 recordings of discovered systems 90 % bands cover 83 % with
-1, 90 % with 2; a small trained network was no better than a constant (`python -m benchmarks.incontext_training`)."""
+what was left out, and a jump is in few of the pieces. On 191 recordings of discovered systems 90 % bands cover 83 %
+with 1, 90 % with 2; a trained network was no better than a constant (`python -m benchmarks.incontext_training`)."""
 GAIN, CLEAN_GAIN = 0.02, 1.0
 """Nats per reading by which a context must be more likely with another delay, with noise and without: there, errors of
 one step differ by factors that longer forecasts do not show."""
