@@ -82,13 +82,14 @@ def smape(truth: Float[np.ndarray, "H N"], point: Float[np.ndarray, "H N"]) -> f
 
 
 def in_context(settings: ContextSettings) -> Method:
-    """Make the method under test: the median and the band of an ensemble of the signal."""
+    """Make the method under test: the trajectory of the map from the filtered mean, and the band of an ensemble."""
 
     def method(context: Float[np.ndarray, "T N"], num_steps: int) -> Continuation:
         series = Series.from_arrays(context)
-        found = forecast(read_context(series, settings), series, num_steps, members=MEMBERS, observation_noise=False)
-        low, point, high = np.nanquantile(found[0].members, (LEVELS[0], 0.5, LEVELS[1]), axis=0)
-        return Continuation(point, (low, high))
+        how: dict[str, Any] = {"members": MEMBERS, "observation_noise": False, "point": True}
+        [found] = forecast(read_context(series, settings), series, num_steps, **how)
+        low, high = (found.quantile(level) for level in LEVELS)
+        return Continuation(found.point, (low, high))
 
     return method
 

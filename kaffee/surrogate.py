@@ -23,7 +23,7 @@ from kaffee.fitting.pipeline import Fit, fit
 from kaffee.fitting.run import Run, short_recordings
 from kaffee.fitting.settings import FitSettings
 from kaffee.foundation import continuation
-from kaffee.foundation.incontext import ContextSettings, read_context
+from kaffee.foundation.incontext import ContextSettings, extend_context, read_context
 from kaffee.inference.ensembles import forecast, simulate
 from kaffee.inference.matching import adopt_columns, match_series, model_columns
 from kaffee.inference.online import OnlineFilter
@@ -224,6 +224,7 @@ class Surrogate(Parameters):
         observation_noise: bool = True,
         any_step: bool = False,
         inputs: Any = None,
+        point: bool = False,
     ) -> Any:
         """Forecast the recordings in X from their last row; those given to `fit`, if there is no X.
 
@@ -234,10 +235,12 @@ class Surrogate(Parameters):
             any_step: Accept a time step that is not the model's.
             inputs: Of a driven model, those of the forecast rows; a row for each step. If X comes without its own, the
                 rows of X come first: those of X, then those of the forecast.
+            point: Add the most likely trajectory, the one from the last belief's mean without any noise.
         """
         data, model = self._fitted_data() if X is None else self._matched(X, times)
         data, future = data.with_future(inputs, model.inputs)
         options: dict[str, Any] = {"observation_noise": observation_noise, "any_step": any_step, "inputs": future}
+        options["point"] = point
         estimates = forecast(model, data.series, num_steps, members=members, seed=seed, **options)
         if diverged := estimates.facts["diverged"]:
             note = f"{diverged} of {members * len(estimates)} members left the attractor; they are left out from there"
@@ -287,6 +290,17 @@ class Surrogate(Parameters):
     def online(self, *, gate: float | None = None, patience: int = 10) -> OnlineFilter:
         """Start a filter for readings as they arrive."""
         return OnlineFilter(self.reconstruction_, gate=gate, patience=patience)
+
+    def extend(self, X: Any, *, times: Any = None) -> Self:
+        """Let new rows join the context that `zero_shot` read, and return the surrogate: its memory grows.
+
+        Rows follow those that were read, or are other recordings of the same system; they change the map, not its
+        units, delays and noise (`kaffee.foundation.incontext`). Filters that run online go on with the grown map by
+        `OnlineFilter.adopt(surrogate.reconstruction_)`. Forecasts without X still begin at the rows given first.
+        """
+        data, model = self._matched(X, times)
+        self.reconstruction_ = extend_context(model, data.series)
+        return self
 
     def certify(
         self,
@@ -454,7 +468,7 @@ def zero_shot(*arguments: Any, **options: Any) -> Any:
         held_out: Share of every recording, its last rows, that the model does not read, so that `Surrogate.certify`
             can judge it; forecasts still go on from the last row. Nothing by default: every row makes a better model.
         settings: How the rows are read.
-        options: Of `Surrogate.forecast`: members, quantiles, seed, observation_noise.
+        options: Of `Surrogate.forecast`: members, quantiles, seed, observation_noise, point.
     """
     model = arguments[0] if arguments else options.get("model")
     if isinstance(model, DynaMix) or "model" in options or len(arguments) > 2:

@@ -79,7 +79,9 @@ def _zeroshot(
 ) -> None:
     """Forecast recordings without training, with bands: a map over their own rows, denoised by its smoother.
 
-    Works offline. Columns for each coordinate x: x_mean, x_std and quantiles of the ensemble, as of `kaffee forecast`.
+    Works offline. Columns for each coordinate x: x_point, the most likely trajectory; x_mean, x_std and quantiles of
+    the ensemble, as of `kaffee forecast`.
+
     With --model dynamix the pretrained DynaMix continues one recording, without bands.
 
     The first row of the output is one step after the last of the file (or of 2000 simulated steps of the system).
@@ -183,7 +185,7 @@ def _forecast_in_context(
     surrogate: Surrogate = zero_shot(series)
     model = surrogate.reconstruction_
     wanted = series if recording is None else _take(series, recording)
-    estimates = forecast(model, wanted, steps, seed=seed, **how)
+    estimates = forecast(model, wanted, steps, seed=seed, point=True, **how)
     std = np.sqrt(np.asarray(model.model.shell.observation_variance(), np.float64))
     core: Any = model.model.core
     facts = {

@@ -5,7 +5,7 @@ ahead hardly tells them apart, and a set that reads too little fails only later.
 """
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from kaffee.foundation.denoising import make_pairs
 from kaffee.training.kernel_regression import KernelRegression, regress
@@ -16,6 +16,8 @@ ENOUGH = 3
 """Coordinates from which a reading alone is taken for a state: it forecasts flows farther than two do."""
 HELD_OUT, MAX_STARTS, MOST_STEPS = 0.25, 30, 120
 FEWEST_ROWS = 60
+MOST_NEIGHBOURS, ROWS_EACH = 2, 12
+"""Readings before the newest that are tried, and rows that every coordinate of a state asks for."""
 KERNELS, LENGTHS = ("matern52", "gaussian"), (1.0, 2.0, 4.0, 8.0)
 
 
@@ -50,6 +52,17 @@ def propose_lags(readings: list[Float[np.ndarray, "T N"]]) -> list[tuple[int, ..
     sets += [tuple(half * k for k in range(7))]
     fitting = [lags for lags in dict.fromkeys(sets) if N * (lags[-1] + 1) <= MOST_LATENT]
     return fitting or [(0,)]
+
+
+def extend_lags(
+    readings: list[Float[np.ndarray, "T N"]], usable: list[Bool[np.ndarray, " T"]]
+) -> list[tuple[int, ...]]:
+    """List sets of lags for readings that may be states, from the reading alone to `MOST_NEIGHBOURS` before it."""
+    N = readings[0].shape[1]
+    sets = [tuple(range(count)) for count in range(1, MOST_NEIGHBOURS + 2)]
+    # Wide or short recordings have too few rows for more coordinates, and gaps leave fewer of them complete.
+    pairs = [len(make_pairs(readings, lags, usable).features) for lags in sets]
+    return [lags for lags, count in zip(sets, pairs, strict=True) if lags == (0,) or count >= ROWS_EACH * N * len(lags)]
 
 
 def forget_time(x: Float[np.ndarray, "T N"]) -> int:

@@ -34,6 +34,7 @@ def forecast(
     observation_noise: bool = True,
     any_step: bool = False,
     inputs: Series | None = None,
+    point: bool = False,
 ) -> Estimates:
     """Filter each recording, draw states from its last belief and let the surrogate run, process noise and all.
 
@@ -48,6 +49,8 @@ def forecast(
         inputs: Of the forecast rows, for a driven model: one recording for all, or one for each that is forecast. With
             times, rows before the forecast are passed over; without, the first is that of the first step, after those
             that the series itself has beyond `at`. Missing ones are those of the row before.
+        point: Add `point`, the trajectory of the (first) model from the mean of its last belief, without any noise.
+            The members' mean and median leave the attractor for its centre when members part; this one does not.
     """
     models = (reconstruction,) if isinstance(reconstruction, Reconstruction) else tuple(reconstruction)
     if not models:
@@ -77,8 +80,11 @@ def forecast(
     check_left(away)
     steps = (series.time_step or reconstruction.dt) * np.arange(1, num_steps + 1)
     times = [_read_times(series, r, reconstruction.dt)[row] + steps for r, row in starts.items()]
-    samples = zip(times, np.moveaxis(values, 1, 0), strict=True)
-    estimates = [summarise_members(series.columns, t, sample) for t, sample in samples]
+    runs: Any = [None] * len(times)
+    if point:
+        runs = _run_means(reconstruction, series, starts, num_steps, _standardise_inputs(reconstruction, ahead))
+    samples = zip(times, np.moveaxis(values, 1, 0), runs, strict=True)
+    estimates = [summarise_members(series.columns, t, sample, run) for t, sample, run in samples]
     facts = {
         "recordings": list(starts),
         "steps": num_steps,
@@ -100,11 +106,7 @@ def _draw_members(
     how: dict[str, Any],
 ) -> tuple[Float[np.ndarray, "K R H N"], Bool[np.ndarray, "K R H"]]:
     """Draw members from the filtered beliefs of one model, NaN once they left the attractor, and where they did."""
-    model = reconstruction.model
-    recordings, rows = (np.array(list(numbers)) for numbers in (starts, starts.values()))
-    x = batch_recordings(series.standardised(reconstruction.scaler), model.dtype)[: max(rows) + 1, recordings]
-    each = (np.arange(len(rows)), rows)
-    belief = sweep(model, reconstruction.filter, x, gate=make_gate(), keep=None, starts=each).beliefs
+    belief = _last_beliefs(reconstruction, series, starts)
     return run_members(reconstruction, belief, num_steps, members, key, **how)
 
 
@@ -127,10 +129,16 @@ def run_members(
     return convert(np.where(away[..., None], np.nan, values)), away
 
 
-def summarise_members(columns: tuple[str, ...], times: np.ndarray, sample: Float[np.ndarray, "K H N"]) -> Estimate:
+def summarise_members(
+    columns: tuple[str, ...],
+    times: np.ndarray,
+    sample: Float[np.ndarray, "K H N"],
+    point: Float[np.ndarray, "H N"] | None = None,
+) -> Estimate:
     """Compute the moments of the members that are left at every step."""
     moments = {"mean": np.nanmean(sample, axis=0), "std": np.nanstd(sample, axis=0, ddof=1)}
-    return Estimate(columns, times, {**moments, "members": sample})
+    single = {} if point is None else {"point": point}
+    return Estimate(columns, times, {**moments, **single, "members": sample})
 
 
 def check_left(away: Bool[np.ndarray, "K R H"]) -> None:
@@ -187,6 +195,32 @@ def _count_past(series: Series, recording: int, given: Series, which: int, dt: f
 def _standardise_inputs(reconstruction: Reconstruction, ahead: Float[np.ndarray, "R H K"] | None) -> Any:
     scaler = reconstruction.scaler.inputs
     return None if ahead is None or scaler is None else jnp.asarray(scaler.transform(ahead), reconstruction.model.dtype)
+
+
+def _last_beliefs(reconstruction: Reconstruction, series: Series, starts: dict[int, int]) -> Any:
+    """Filter recordings up to the rows that forecasts start from."""
+    recordings, rows = (np.array(list(numbers)) for numbers in (starts, starts.values()))
+    x = batch_recordings(series.standardised(reconstruction.scaler), reconstruction.model.dtype)
+    each = (np.arange(len(rows)), rows)
+    kept = x[: max(rows) + 1, recordings]
+    return sweep(reconstruction.model, reconstruction.filter, kept, gate=make_gate(), keep=None, starts=each).beliefs
+
+
+def _run_means(
+    reconstruction: Reconstruction,
+    series: Series,
+    starts: dict[int, int],
+    num_steps: int,
+    inputs: Float[Array, "R H U"] | None,
+) -> Float[np.ndarray, "R H N"]:
+    """Run the bare core from the means of the last beliefs; NaN once it left the attractor."""
+    belief = _last_beliefs(reconstruction, series, starts)
+    known = None
+    if inputs is not None:
+        R, H, U = inputs.shape
+        known = InputRuns(inputs.reshape(R * H, U), H * jnp.arange(R, dtype=jnp.int32))
+    values = np.asarray(free_run(reconstruction.model, belief.mean, num_steps, inputs=known).observations, np.float64)
+    return reconstruction.scaler.inverse_signal(np.where(mask_diverged(values)[..., None], np.nan, values))
 
 
 def _read_times(series: Series, recording: int, dt: float) -> Float[np.ndarray, " T"]:

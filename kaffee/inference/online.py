@@ -29,6 +29,7 @@ from kaffee.records import read_record, versions, write_record
 CHUNK = 256  # rows that one call of the compiled loop takes at most
 _FORMAT = {"format": "kaffee-online", "format_version": 1}
 _NAME = "online"
+_OF_MODEL = ("reconstruction", "_weights", "_filter_row", "_filter_rows", "_mean", "_scale")
 _MAX_PATIENCE = 2**31 - 1  # the counter of rejections has 32 bits
 
 
@@ -123,6 +124,23 @@ class OnlineFilter:
         values, away = run_members(self.reconstruction, belief, num_steps, members, key, **how)
         check_left(away)
         return summarise_members(self.columns, self.reconstruction.dt * np.arange(1, num_steps + 1), values[:, 0])
+
+    def adopt(self, reconstruction: Reconstruction) -> None:
+        """Go on with another model of the same columns and states, such as one whose context has grown.
+
+        The belief stays. Weights of the same sizes need no compilation.
+        """
+        old, new = self.reconstruction, reconstruction
+        same = (new.model.num_observed, new.model.latent_dim) == self._sizes and model_columns(new) == self.columns
+        if not same or not np.array_equal(old.scaler.mean, new.scaler.mean) or old.filter != new.filter:
+            raise DataError(
+                f"The model has {new.model.num_observed} columns and {new.model.latent_dim} latent coordinates; this "
+                f"filter goes on with models of its own columns, units and {self._sizes[1]} latent coordinates only. "
+                "Start a filter of its own."
+            )
+        track = self._track
+        self.__dict__ |= {k: v for k, v in OnlineFilter(new).__dict__.items() if k in _OF_MODEL}
+        self._track = track
 
     def save(self, path: str | Path) -> Path:
         """Write the belief, and all else that the next step depends on, to a folder; returns it."""

@@ -19,7 +19,7 @@ BAND: tuple[float, ...] = (0.05, 0.95)  # quantile levels
 FORECAST_LEVELS: tuple[float, ...] = (0.05, 0.5, 0.95)
 _PREDICTED = ("predicted_mean", "predicted_std")
 _PER_ROW = ("log_likelihood", "nis")
-_PER_COORDINATE = ("values", "mean", "std", "reading_std", *_PREDICTED, "accepted", "rejected", "members")
+_PER_COORDINATE = ("values", "mean", "std", "reading_std", *_PREDICTED, "accepted", "rejected", "members", "point")
 
 
 def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
@@ -98,6 +98,7 @@ class Estimate:
         reading_std: Of a reading of the signal, observation noise included (smooth).
         predicted_mean, predicted_std: Of the reading given those before it, noise included (filter).
         values: The readings with their gaps filled (impute); the observations of a free run (simulate).
+        point: The most likely trajectory: the model's own from the last belief's mean, without noise (forecast).
         members: (K, T, N), NaN from where one left the attractor (forecast).
         state_mean, state_std, predicted_state_mean, predicted_state_std, states: Of the latent state, standardised.
         log_likelihood: log p of the accepted entries of a row given all earlier ones; NaN at a (re)start of a model
@@ -149,7 +150,7 @@ class Estimate:
 
     def variables(self, levels: Sequence[float]) -> dict[str, np.ndarray]:
         """Collect everything that a table has for every coordinate: mean, std, q05, ..."""
-        known = {name: self.arrays[name] for name in ("values", "mean", "std") if name in self.arrays}
+        known = {name: self.arrays[name] for name in ("values", "point", "mean", "std") if name in self.arrays}
         if "std" in known:
             known |= {quantile_name(level): self.quantile(level) for level in check_levels(levels)}
         return known | {name: self.arrays[name] for name in _PREDICTED if name in self.arrays}

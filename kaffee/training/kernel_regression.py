@@ -8,7 +8,7 @@ small ridges single precision would not do, and nothing has to be compiled.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,16 +116,33 @@ def regress(
         trial = _decompose(distances, between, trial.kernel, trial.length) if measured else trial
     ((score, _, left_out),) = _leave_out(trial, rest, (ridge,), block)
     left_out = larger * left_out  # rows are left out of the kernels only
-    profile = KERNELS[trial.kernel].profile
-    K = profile(between / trial.length, np)
-    if len(many) == len(x):
-        weights = cho_solve(cho_factor(K + (ridge + _JITTER) * np.eye(len(K))), rest)
-    else:
-        Phi = profile(distances / trial.length, np)
-        normal = Phi.T @ Phi + ridge * K
-        normal[np.diag_indices(len(K))] += _JITTER * np.trace(normal) / len(K)
-        weights = cho_solve(cho_factor(normal), Phi.T @ rest)
+    weights = _solve(trial.kernel, trial.length, ridge, distances, between, rest)
     return KernelRegression(trial.kernel, trial.length, ridge, many, weights, linear, offset, left_out, score)
+
+
+def refit(
+    regression: KernelRegression, x: Float[np.ndarray, "P M"], y: Float[np.ndarray, "P N"], num_centres: int
+) -> KernelRegression:
+    """Learn the kernels' weights from other rows, with all settings and the linear part of a regression."""
+    centres = x[_spread(len(x), num_centres)]
+    rest = y - regression.offset - x @ regression.linear.T
+    how = regression.kernel, regression.length, regression.ridge
+    weights = _solve(*how, cdist(x, centres), cdist(centres, centres), rest)
+    return replace(regression, centres=centres, weights=weights)
+
+
+def _solve(
+    kernel: str, length: float, ridge: float, distances: Any, between: Any, rest: Float[np.ndarray, "T N"]
+) -> Float[np.ndarray, "K N"]:
+    """Solve for the weights of the kernels; distances of all rows from the centres, and of these from one another."""
+    profile = KERNELS[kernel].profile
+    K = profile(between / length, np)
+    if len(distances) == len(K):
+        return cho_solve(cho_factor(K + (ridge + _JITTER) * np.eye(len(K))), rest)
+    Phi = profile(distances / length, np)
+    normal = Phi.T @ Phi + ridge * K
+    normal[np.diag_indices(len(K))] += _JITTER * np.trace(normal) / len(K)
+    return cho_solve(cho_factor(normal), Phi.T @ rest)
 
 
 def _spread(count: int, most: int) -> Any:

@@ -1,5 +1,7 @@
 """The in-context core: its smoother against the Kalman smoother, and surrogates of recordings without training."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,9 +11,11 @@ from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.rollout import free_run
 from kaffee.foundation.denoising import make_pairs, smooth_context
+from kaffee.foundation.dispersion import FACTORS, choose_factor
 from kaffee.foundation.embedding import choose_lags, forget_time
-from kaffee.foundation.incontext import ContextSettings, read_context
+from kaffee.foundation.incontext import ContextSettings, build_core, denoise, extend_context, read_context
 from kaffee.inference.ensembles import forecast
+from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings, impute
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
@@ -89,6 +93,68 @@ def test_one_coordinate_is_read_with_delays(lorenz):
     assert len(model.model.core.lags) > 2
     ahead = forecast(model, series, 20, members=20)[0]
     assert np.abs(ahead.mean - x[600:620]).max() < 0.2 * x.std()
+
+
+def test_the_point_forecast_is_the_map_from_the_last_belief(lorenz, model):
+    series = Series.from_arrays(lorenz[0])
+    ahead = forecast(model, series, 40, members=100, observation_noise=False, point=True)[0]
+    last = filter_recordings(model, series)[0].state_mean[-1]
+    run = free_run(model.model, jnp.asarray(last, jnp.float32)[None], 40)
+    np.testing.assert_allclose(ahead.point, model.scaler.inverse(np.asarray(run.observations[0])), rtol=1e-3, atol=1e-2)
+    assert "x1_point" in ahead.table() or "0_point" in ahead.table()
+
+
+def test_readings_that_are_no_states_get_delays():
+    # The reading knows the cosine of the phase that drives it, not the phase.
+    phase, x = 0.4 * np.arange(150), np.zeros((150, 2))
+    for t in range(149):
+        x[t + 1] = [np.sin(2.0 * x[t, 1]) + 0.5 * np.sin(phase[t]), 0.6 * x[t, 0] + 0.3]
+    *_, alone = denoise(Series.from_arrays(np.column_stack([x, np.cos(phase)])), ContextSettings(passes=0))
+    assert len(alone.lags) > 1
+    henon = np.zeros((150, 3))
+    for t in range(149):
+        a, b, c = henon[t]
+        henon[t + 1] = [1.0 - 1.4 * a**2 + b, 0.3 * a, 0.5 * c + 0.2 * a * b]
+    *_, whole = denoise(Series.from_arrays(henon), ContextSettings(passes=0))
+    assert whole.lags == (0,)
+
+
+def test_noise_is_scaled_until_left_out_forecasts_are_covered(lorenz):
+    *_, reading = denoise(Series.from_arrays(lorenz[1][:200]), ContextSettings(lags=(0,)))
+    variances = [np.zeros_like(x) for x in reading.states]
+
+    def factor(process):
+        arguments = (reading.regression, reading.pairs, reading.states, variances, process)
+        return choose_factor(*arguments, lambda fewer: build_core(fewer, reading))
+
+    process = np.full(3, 1e-3)
+    found = factor(process)
+    assert FACTORS[0] < found < FACTORS[-1]
+    # All that counts is the product.
+    assert factor(process / 2) == pytest.approx(2 * found, rel=0.2)
+
+
+def test_new_rows_join_the_context(lorenz):
+    readings, _, future, later = lorenz
+    few = read_context(Series.from_arrays(readings[:150]), ContextSettings(lags=(0,), process=1.5))
+    grown = extend_context(few, Series.from_arrays(readings[150:]))
+    assert grown.model.core.centres.shape[0] == 149 + 349
+    assert grown.provenance["context"]["rows"] == 500
+    truth = jnp.asarray(few.scaler.transform(future), jnp.float32)
+    errors = [np.sqrt(np.mean((each.model.core.predict_mean(truth[:-1]) - truth[1:]) ** 2)) for each in (few, grown)]
+    assert errors[1] < 0.9 * errors[0]
+    online = OnlineFilter(few)
+    before = online.run(readings[-20:]).mean[-1]
+    online.adopt(grown)
+    assert online.num_steps == 20
+    after = online.step(later[0])
+    assert np.abs(after.mean - before).max() < np.abs(readings).max()
+    alone = OnlineFilter(grown)
+    assert np.abs(alone.step(later[0]).std).max() > after.std.max()  # the belief was kept
+    with pytest.raises(ConfigError, match="zero_shot"):
+        extend_context(replace(grown, provenance={}), Series.from_arrays(later))
+    with pytest.raises(DataError, match="complete"):
+        extend_context(few, Series.from_arrays(np.full((1, 3), 1.0)))
 
 
 def test_saved_and_loaded(lorenz, model, tmp_path):
