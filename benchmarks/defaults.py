@@ -21,8 +21,9 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.series import Series
 from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
-from kaffee.fitting.pipeline import Stage, StageStore, fit
+from kaffee.fitting.pipeline import fit
 from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.stages import Stage, StageStore
 from kaffee.records import machine, read_json, versions, write_json
 from kaffee.systems.catalogue import get_system, stored_measurements
 from kaffee.systems.simulation import simulate

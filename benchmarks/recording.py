@@ -16,7 +16,8 @@ from kaffee.certification.certificate import certify
 from kaffee.data.reading import read_series
 from kaffee.data.series import Series
 from kaffee.fitting.defaults import settings_for
-from kaffee.fitting.pipeline import Fit, fit
+from kaffee.fitting.pipeline import fit
+from kaffee.fitting.stages import Fit
 from kaffee.inference.recordings import impute
 from kaffee.records import machine, versions
 

@@ -20,7 +20,8 @@ from benchmarks.observation_maps import PRETRAINING, judge, lorenz, observe
 from kaffee.checkpoint.reconstruction import Reconstruction, save
 from kaffee.data.series import Series
 from kaffee.fitting.defaults import settings_for
-from kaffee.fitting.pipeline import Fit, fit
+from kaffee.fitting.pipeline import fit
+from kaffee.fitting.stages import Fit
 from kaffee.records import machine, versions
 from kaffee.systems.catalogue import get_system
 from kaffee.training.components import subspace_angle

@@ -46,8 +46,8 @@ from .model.observation import Projection as Projection
 from .model.statespace import Shell as Shell
 from .model.statespace import StateSpaceModel as StateSpaceModel
 from .model.wrappers import as_core as as_core
-from .surrogate import Surrogate as Surrogate
-from .surrogate import zero_shot as zero_shot
+from .surrogate.estimator import Surrogate as Surrogate
+from .surrogate.untrained import zero_shot as zero_shot
 from .systems.catalogue import get_system as get_system
 from .systems.catalogue import system_names as system_names
 from .systems.simulation import simulate as simulate

@@ -19,7 +19,7 @@ from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.run import Loaded, Run, Source
 from kaffee.inference.ensembles import forecast, simulate
 from kaffee.inference.results import Estimate
-from kaffee.surrogate import NotFittedError
+from kaffee.surrogate.estimator import NotFittedError
 
 # One shape for all, since compiling is slow: 60 rows of two columns, alone or in pairs.
 T, H, MEMBERS, DT = 60, 5, 30, 600.0
@@ -413,7 +413,7 @@ def test_the_climate_scores_a_first_row(surrogate):
 
 
 def test_recordings_too_short_for_a_window_are_reported(monkeypatch):
-    monkeypatch.setattr("kaffee.surrogate.fit", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("kaffee.surrogate.estimator.fit", lambda *args, **kwargs: 1 / 0)
     with (
         pytest.warns(UserWarning, match="adaptation does not use recording 1: shorter than its windows of 8 rows"),
         pytest.raises(ZeroDivisionError),

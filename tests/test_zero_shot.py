@@ -8,7 +8,7 @@ import pytest
 import kaffee
 from kaffee.errors import ConfigError
 from kaffee.model.kernel import KernelMap
-from kaffee.surrogate import ZERO_SHOT, Surrogate
+from kaffee.surrogate.estimator import ZERO_SHOT, Surrogate
 
 ROWS = 240
 

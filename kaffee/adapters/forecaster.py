@@ -21,7 +21,8 @@ from kaffee.errors import ConfigError, DataError, KaffeeError, unknown
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.results import Estimate
 from kaffee.model.statespace import Climate, StateSpaceModel
-from kaffee.surrogate import Surrogate, zero_shot
+from kaffee.surrogate.estimator import Surrogate
+from kaffee.surrogate.untrained import zero_shot
 from kaffee.training.autoregression import Structure, fit_autoregression
 from kaffee.training.linear import build_state_space
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from kaffee.certification.certificate import Certificate, Losses
     from kaffee.certification.groups import GroupedCertificate
     from kaffee.certification.stability import Candidate
-    from kaffee.fitting.pipeline import Fit, Stage
     from kaffee.fitting.run import Loaded, Run
     from kaffee.fitting.settings import FitSettings
+    from kaffee.fitting.stages import Fit, Stage
 
 # An absolute path, as it is or behind an option.
 _PATH = re.compile(r"(-\w|[-\w.]+=)??((?:[A-Za-z]:)?[/\\].*)?|.*", re.DOTALL)

@@ -15,7 +15,7 @@ from kaffee.cli.infer import DIVERGED
 if TYPE_CHECKING:
     from kaffee.data.series import Series
     from kaffee.inference.results import Estimates
-    from kaffee.surrogate import Surrogate
+    from kaffee.surrogate.estimator import Surrogate
 
 commands = typer.Typer()
 
@@ -179,7 +179,7 @@ def _forecast_in_context(
     import numpy as np
 
     from kaffee.inference.ensembles import forecast
-    from kaffee.surrogate import zero_shot
+    from kaffee.surrogate.untrained import zero_shot
 
     began = time.perf_counter()
     surrogate: Surrogate = zero_shot(series)

@@ -2,9 +2,6 @@ from .config import override as override
 from .defaults import settings_for as settings_for
 from .defaults import suggest as suggest
 from .initial_core import find_start as find_start
-from .pipeline import Fit as Fit
-from .pipeline import Stage as Stage
-from .pipeline import StageStore as StageStore
 from .pipeline import adapt_foundation_model as adapt_foundation_model
 from .pipeline import adapt_prior as adapt_prior
 from .pipeline import fit as fit
@@ -13,3 +10,6 @@ from .refits import fit_refits as fit_refits
 from .refits import load_refits as load_refits
 from .run import Run as Run
 from .settings import FitSettings as FitSettings
+from .stages import Fit as Fit
+from .stages import Stage as Stage
+from .stages import StageStore as StageStore

@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -23,6 +23,7 @@ from kaffee.fitting.initial_core import find_start
 from kaffee.fitting.ladder import Climbing, Reading, choose, choose_adapted, keep_linear, prepare
 from kaffee.fitting.learned_maps import Maps, find_maps
 from kaffee.fitting.settings import IN_CONTEXT, FitSettings, ShellSettings
+from kaffee.fitting.stages import Fit, Stage, StageStore, Watching, keep_stage, run_stage
 from kaffee.fitting.transfer import load_shared, start_transfer
 from kaffee.foundation import context as contexts
 from kaffee.foundation.incontext import read_context
@@ -34,70 +35,10 @@ from kaffee.training.adaptation import Adaptation, View, adapt, build_guard
 from kaffee.training.loop import Schedule, Trained, Watcher
 from kaffee.training.pretraining import Pretraining, initialise_shell, pretrain
 from kaffee.training.selection import HELD_BACK, HeldBack, Judge, hold_back, scale_noise
-from kaffee.training.update import TrainState, initial_state
+from kaffee.training.update import initial_state
 
 UNTRAINED = Pretraining(window=1, schedule=Schedule(num_updates=0))
 """For a core that is given: no updates, and rows are enough that make one step."""
-_Watching = Watcher | Callable[[], Watcher] | None
-"""Who hears of the progress, or a function that is called for it if there is anything to train."""
-
-
-class Stage(NamedTuple):
-    """A finished stage of a fit; `report` is what the training said at its end."""
-
-    reconstruction: Reconstruction
-    losses: Float[np.ndarray, " T"]
-    skipped: int
-    completed: bool
-    report: str
-
-    @property
-    def model(self) -> StateSpaceModel:
-        """The trained state-space model."""
-        return self.reconstruction.model
-
-
-class StageStore:
-    """Where a fit keeps its stages, so that it can be interrupted; this one keeps nothing."""
-
-    def finished(self, name: str) -> Stage | None:
-        """Return the stage if it was finished before."""
-        return None
-
-    def interrupted(self, name: str, template: TrainState) -> tuple[TrainState, np.ndarray] | None:
-        """Return state and losses at which the stage stopped before, if it did."""
-        return None
-
-    def save_progress(self, name: str, state: TrainState | None, losses: np.ndarray) -> None:
-        """Keep the state of a running stage."""
-
-    def save_stage(self, name: str, stage: Stage) -> None:
-        """Keep a finished stage."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The prior with its untrained shell, what the method made of it, and the data in their own units.
-
-    `linear` is the linear model that the AL-RNN started from, if it did.
-    """
-
-    prior: Stage
-    fitted: Stage
-    train: Series
-    test: Series
-    settings: FitSettings
-    linear: Stage | None = None
-
-    def group(self, name: str) -> "Fit":
-        """Take the part of one group of recordings that share a core."""
-
-        def of(stage: Stage) -> Stage:
-            return stage._replace(reconstruction=stage.reconstruction.group(name))
-
-        linear = None if self.linear is None else of(self.linear)
-        train, test = self.train.of_group(name), self.test.of_group(name)
-        return replace(self, prior=of(self.prior), fitted=of(self.fitted), train=train, test=test, linear=linear)
 
 
 def train_prior(
@@ -110,7 +51,7 @@ def train_prior(
     held_back: Series | None = None,
     maps: Maps | None = None,
     store: StageStore | None = None,
-    watcher: _Watching = None,
+    watcher: Watching = None,
 ) -> Stage:
     """Pretrain a model on standardised rows by teacher forcing (appendix C.1); initialise its shell (appendix B.2).
 
@@ -128,7 +69,7 @@ def train_prior(
         made = initialise_shell(final, rows, **options)
         return start.with_model(made if maps is None else maps.lift(made), "prior")
 
-    return _run_stage(
+    return run_stage(
         "prior",
         store,
         initial_state(
@@ -158,7 +99,7 @@ def adapt_prior(
     maps: Maps | None = None,
     core: Core | None = None,
     store: StageStore | None = None,
-    watcher: _Watching = None,
+    watcher: Watching = None,
     **options: Any,
 ) -> Stage:
     """Make a prior probabilistic on standardised rows by a method of the paper (algorithm 1).
@@ -200,7 +141,7 @@ def adapt_prior(
         made = made.with_filter(adaptation.filter)
         return replace(made, provenance={**made.provenance, "rungs": jsonable(rungs)})
 
-    return _run_stage(
+    return run_stage(
         method,
         store,
         initial_state(
@@ -214,39 +155,6 @@ def adapt_prior(
         finish,
         watcher,
     )
-
-
-def _run_stage(
-    name: str,
-    store: StageStore | None,
-    template: TrainState,
-    run: Callable[..., Trained],
-    finish: Callable[[Trained], Reconstruction],
-    watcher: _Watching,
-) -> Stage:
-    """Take a stage from the store; or run it, from where it was interrupted if it was, and keep it there."""
-    store = store or StageStore()
-    done = store.finished(name)
-    if done is not None:
-        return done
-    earlier = store.interrupted(name, template)
-    resume = {} if earlier is None else {"state": earlier[0], "losses": earlier[1]}
-    watcher = watcher() if callable(watcher) else watcher
-    trained = run(watcher=watcher, save=partial(store.save_progress, name), **resume)
-    end: dict[str, Any] = {"skipped": trained.skipped, "completed": trained.completed, "report": str(trained)}
-    made = finish(trained)
-    stage = Stage(replace(made, provenance={**made.provenance, "training": end}), trained.losses, **end)
-    store.save_stage(name, stage)
-    return stage
-
-
-def _keep(store: StageStore, name: str, made: Reconstruction, report: str) -> Stage:
-    """Keep a stage that nothing was trained for by gradients alone."""
-    end: dict[str, Any] = {"skipped": 0, "completed": True, "report": report}
-    stage = Stage(replace(made, provenance={**made.provenance, "training": end}), np.zeros(0, np.float32), **end)
-    store.save_progress(name, None, stage.losses)
-    store.save_stage(name, stage)
-    return stage
 
 
 def fit(
@@ -293,12 +201,12 @@ def fit(
         watching.advanced(1, climbing.linear.scored.mean, 0)
         report = climbing.linear.structure.describe()
         best = climbing.linear.model if maps is None else maps.lift(climbing.linear.model)
-        linear = _keep(store, "linear", blank.with_model(best, "kaffee"), report)
+        linear = keep_stage(store, "linear", blank.with_model(best, "kaffee"), report)
         if climbing.start is None:
-            prior = _keep(store, "prior", blank.with_model(best, "prior"), report)
+            prior = keep_stage(store, "prior", blank.with_model(best, "prior"), report)
             rungs = {"rungs": jsonable(keep_linear(climbing))}
             made = replace(linear.reconstruction, provenance={**linear.reconstruction.provenance, **rungs})
-            fitted = _keep(store, settings.method, made, report)
+            fitted = keep_stage(store, settings.method, made, report)
             return Fit(prior, fitted, train, test, settings, linear)
         blank, rows = blank.with_model(climbing.start, "prior"), held.part
     prior = train_prior(
@@ -385,7 +293,7 @@ def _fit_transfer(
     maps, model = start_transfer(known, settings, train)
     blank = _begin(model, maps.scalers[0], series, train, settings, dt or known.dt, maps)
     blank = replace(blank, filter_name=known.filter_name)
-    prior = store.finished("prior") or _keep(store, "prior", blank, "the core is given, its map aligned")
+    prior = store.finished("prior") or keep_stage(store, "prior", blank, "the core is given, its map aligned")
     fitted = adapt_prior(
         blank.with_model(prior.model, "prior"),
         maps.rows,
@@ -417,7 +325,7 @@ def _fit_in_context(
     prior = store.finished("prior")
     if prior is None:
         report = f"{train.num_steps} rows were read in context"
-        prior = _keep(store, "prior", blank.with_model(blank.model, "prior"), report)
+        prior = keep_stage(store, "prior", blank.with_model(blank.model, "prior"), report)
     fitted = store.finished(method)
     if fitted is None:
         held = hold_back(train)

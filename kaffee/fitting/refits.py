@@ -21,9 +21,9 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.validation import check_count
 from kaffee.errors import CheckpointError, ConfigError, KaffeeError
 from kaffee.fitting.ladder import score_rung
-from kaffee.fitting.pipeline import Stage
 from kaffee.fitting.run import Loaded, Run, Source
 from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.stages import Stage
 from kaffee.records import jsonable, read_json, write_json
 from kaffee.training.loop import Watcher
 

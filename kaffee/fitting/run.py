@@ -22,8 +22,9 @@ from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.fitting.config import differences, to_dict, update
 from kaffee.fitting.initial_core import load_with_core
 from kaffee.fitting.learned_maps import standardise_groups
-from kaffee.fitting.pipeline import Fit, Stage, StageStore, fit
+from kaffee.fitting.pipeline import fit
 from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.stages import Fit, Stage, StageStore
 from kaffee.foundation.context import split_context
 from kaffee.inference.matching import match_series, model_frequency
 from kaffee.records import jsonable, machine, read_json, read_record, versions, write_json, write_record

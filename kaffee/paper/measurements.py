@@ -27,8 +27,9 @@ from kaffee.filtering.evaluation import Target, evaluate_free_runs
 from kaffee.filtering.likelihood import Method, get_method
 from kaffee.filtering.rollout import free_run
 from kaffee.filtering.sweep import run_filter
-from kaffee.fitting.pipeline import Stage, adapt_prior
+from kaffee.fitting.pipeline import adapt_prior
 from kaffee.fitting.settings import IN_CONTEXT, FoundationSettings
+from kaffee.fitting.stages import Stage
 from kaffee.foundation.context import condition, lyapunov_window
 from kaffee.foundation.hub import from_pretrained
 from kaffee.foundation.incontext import ContextSettings, read_context

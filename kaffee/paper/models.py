@@ -10,7 +10,8 @@ import jax
 from kaffee.certification.fidelity import Protocol, Reference, simulate_reference
 from kaffee.checkpoint.reconstruction import Reconstruction, load
 from kaffee.errors import KaffeeError
-from kaffee.fitting.pipeline import Stage, adapt_prior, train_prior
+from kaffee.fitting.pipeline import adapt_prior, train_prior
+from kaffee.fitting.stages import Stage
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.paper.cells import Cell, ResultStore
 from kaffee.paper.recipe import DataSettings

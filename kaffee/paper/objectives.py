@@ -21,8 +21,9 @@ from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, unknown
-from kaffee.fitting.pipeline import UNTRAINED, Stage, adapt_prior, train_prior
+from kaffee.fitting.pipeline import UNTRAINED, adapt_prior, train_prior
 from kaffee.fitting.settings import ShellSettings
+from kaffee.fitting.stages import Stage
 from kaffee.model.core import Core
 from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import Custom

@@ -9,8 +9,9 @@ from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError, KaffeeError
 from kaffee.fitting.config import override
-from kaffee.fitting.pipeline import StageStore, fit
+from kaffee.fitting.pipeline import fit
 from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.stages import StageStore
 from kaffee.training.loop import Watcher
 
 

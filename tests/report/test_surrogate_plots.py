@@ -6,7 +6,7 @@ from small import gappy_fit, gappy_series
 
 from kaffee.data.frames import read_data
 from kaffee.errors import ConfigError
-from kaffee.surrogate import Surrogate
+from kaffee.surrogate.estimator import Surrogate
 
 
 @pytest.fixture(scope="module")

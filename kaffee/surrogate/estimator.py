@@ -1,7 +1,4 @@
-"""The estimator with scikit-learn's conventions: fit, then filter, smooth, impute, forecast, simulate, score.
-
-`zero_shot` makes one without training, of a model that reads the recording as its context.
-"""
+"""The estimator with scikit-learn's conventions: fit, then filter, smooth, impute, forecast, simulate, score."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,7 +6,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -19,22 +16,19 @@ from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError, KaffeeError
 from kaffee.fitting.config import update
 from kaffee.fitting.parameters import Parameters
-from kaffee.fitting.pipeline import Fit, fit
+from kaffee.fitting.pipeline import fit
 from kaffee.fitting.run import Run, short_recordings
 from kaffee.fitting.settings import FitSettings
-from kaffee.foundation import continuation
-from kaffee.foundation.incontext import ContextSettings, extend_context, read_context
+from kaffee.fitting.stages import Fit
+from kaffee.foundation.incontext import extend_context
 from kaffee.inference.ensembles import forecast, simulate
-from kaffee.inference.matching import adopt_columns, match_series, model_columns
+from kaffee.inference.matching import adopt_columns, model_columns
 from kaffee.inference.online import OnlineFilter
 from kaffee.inference.recordings import filter_recordings, impute, smooth
 from kaffee.inference.results import BAND, FORECAST_LEVELS, Estimates
-from kaffee.model.dynamix import DynaMix
-from kaffee.records import versions
+from kaffee.surrogate.plots import Plots
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from kaffee.certification.certificate import Certificate, CertificationSettings
     from kaffee.certification.groups import GroupedCertificate
 
@@ -47,7 +41,7 @@ class NotFittedError(KaffeeError, AttributeError):
     """Error for asking of a surrogate what only a fitted one has."""
 
 
-class Surrogate(Parameters):
+class Surrogate(Parameters, Plots):
     """A probabilistic surrogate of the system behind a recording.
 
         surrogate = kaffee.Surrogate(seed=1).fit(X)
@@ -135,7 +129,7 @@ class Surrogate(Parameters):
 
         from kaffee.progress import TrainingProgress
 
-        data = _read_all(X, times, dt, inputs)
+        data = read_all(X, times, dt, inputs)
         if groups is not None:
             data = replace(data, series=replace(data.series, groups=tuple(groups)))
         settings = self._resolved_settings(data.series)
@@ -147,7 +141,7 @@ class Surrogate(Parameters):
             warnings.warn(self.fit_.fitted.report, RuntimeWarning, stacklevel=2)
         self._data, self.settings_, self.prior_ = data, settings, self.fit_.prior.reconstruction
         self._parts = self.fit_.train, self.fit_.test
-        self.reconstruction_ = _with_calendar(self.fit_.fitted.reconstruction, data)
+        self.reconstruction_ = with_calendar(self.fit_.fitted.reconstruction, data)
         return self
 
     def group(self, name: str) -> Self:
@@ -376,60 +370,6 @@ class Surrogate(Parameters):
         surrogate.settings_, surrogate.fit_ = settings, None
         return surrogate
 
-    def plot_forecast(
-        self,
-        num_steps: int,
-        X: Any = None,
-        *,
-        times: Any = None,
-        recording: int = -1,
-        history: int = 50,
-        seed: int = 0,
-        inputs: Any = None,
-    ) -> "Figure":
-        """Plot the forecast of one recording in X, or of those given to `fit`, after its last `history` readings."""
-        from kaffee.report.figures import plot_forecast
-
-        data, model = self._fitted_data() if X is None else self._matched(X, times)
-        data, future = data.with_future(inputs, model.inputs)
-        ahead = forecast(model, data.series, num_steps, seed=seed, inputs=future)[recording]
-        before = data.series.recordings[recording][-history:]
-        return plot_forecast(
-            ahead.times,
-            {level: ahead.quantile(level) for level in (0.05, 0.25, 0.5, 0.75, 0.95)},
-            ahead.columns,
-            history_times=ahead.times[0] - model.dt * np.arange(len(before), 0, -1),
-            history=before,
-        )
-
-    def plot_attractor(self, num_steps: int = 3000, *, seed: int = 0) -> "Figure":
-        """Plot free runs with and without noise, beside the data given to `fit`."""
-        from kaffee.report.figures import plot_attractor
-
-        runs = {} if self._data is None else {"data": max(self._data.series.recordings, key=len)[:num_steps]}
-        for name, shell in (("kaffee core", False), ("kaffee with noise", True)):
-            inputs = None if self._data is None else self._data.series.inputs
-            free = simulate(self.reconstruction_, num_steps, shell=shell, seed=seed, inputs=inputs)
-            runs[name] = free[0].values
-        return plot_attractor(runs, model_columns(self.reconstruction_))
-
-    def plot_calibration(self, X: Any = None, *, times: Any = None, inputs: Any = None) -> "Figure":
-        """Plot coverage and probability integral transform of one-step predictions of X, or of the held-out part."""
-        from kaffee.certification.innovations import choose_starts, filter_pass, residual_checks
-        from kaffee.report.figures import plot_calibration
-
-        if X is not None:
-            data, model = self._matched(X, times, inputs)
-            series = match_series(model, data.series)
-        elif self._parts is not None:
-            series, model = self._held_out(self._parts[1]), self.reconstruction_
-        else:
-            raise ConfigError("A stored model does not keep the data that it was fitted to. Pass X to check it on.")
-        checked = residual_checks(
-            filter_pass(model, series, choose_starts(series, 1, climate=model.model.climate is not None))
-        )
-        return plot_calibration(checked.curve_levels, checked.curve, checked.pit, checked.num_entries)
-
     def _fitted_data(self) -> tuple[Data, Reconstruction]:
         model = self.reconstruction_.group(None)
         if self._data is None:
@@ -444,65 +384,7 @@ class Surrogate(Parameters):
         return data, adopt_columns(model, data.series)
 
 
-@overload
-def zero_shot(X: DynaMix, context: Any, num_steps: int, /, **options: Any) -> continuation.ZeroShot: ...
-
-
-@overload
-def zero_shot(X: Any, num_steps: int | None = None, **options: Any) -> Any: ...
-
-
-def zero_shot(*arguments: Any, **options: Any) -> Any:
-    """Make a surrogate of a recording without training, in seconds; with `num_steps` return its forecast.
-
-        surrogate = kaffee.zero_shot(X)          # filter, smooth, impute, forecast, simulate, online, save
-        forecast = kaffee.zero_shot(X, 200)      # as Surrogate.forecast(200) returns it
-
-    The model is a kernel map over the rows of X that its own smoother has denoised (`kaffee.foundation.incontext`);
-    nothing is downloaded. A `DynaMix` as the first argument continues a context instead, as
-    `kaffee.foundation.zero_shot(model, context, num_steps)` does.
-
-    Args:
-        X, times, dt: As for `Surrogate.fit`: arrays, tables, labelled arrays, lists of recordings, a `kaffee.Series`.
-        num_steps: Steps after the last row of every recording.
-        held_out: Share of every recording, its last rows, that the model does not read, so that `Surrogate.certify`
-            can judge it; forecasts still go on from the last row. Nothing by default: every row makes a better model.
-        settings: How the rows are read.
-        options: Of `Surrogate.forecast`: members, quantiles, seed, observation_noise, point.
-    """
-    model = arguments[0] if arguments else options.get("model")
-    if isinstance(model, DynaMix) or "model" in options or len(arguments) > 2:
-        return continuation.zero_shot(*arguments, **options)
-    return _read_zero_shot(*arguments, **options)
-
-
-def _read_zero_shot(
-    X: Any,
-    num_steps: int | None = None,
-    *,
-    times: Any = None,
-    dt: float | None = None,
-    held_out: float = 0.0,
-    settings: ContextSettings | None = None,
-    **options: Any,
-) -> Any:
-    if options and num_steps is None:
-        raise ConfigError(f"{', '.join(options)}: of a forecast; give num_steps as well, or forecast() afterwards.")
-    if not 0.0 <= held_out < 1.0:
-        raise ConfigError(f"held_out = {held_out}: a share of the rows between 0 and 1 is needed.")
-    data = _read_all(X, times, dt)
-    read, rest = data.series.split(1.0 - held_out) if held_out else (data.series, None)
-    model = read_context(read, settings or ContextSettings())
-    origin = {"fingerprint": data.series.fingerprint, "train_fingerprint": read.fingerprint, "versions": versions()}
-    model = replace(model, provenance={**model.provenance, **origin}, dt=model.dt if dt is None else float(dt))
-    surrogate = Surrogate()
-    surrogate._data, surrogate._parts = data, (read, rest)
-    surrogate.reconstruction_ = _with_calendar(model.with_model(model.model, ZERO_SHOT), data)
-    surrogate.prior_ = surrogate.settings_ = surrogate.fit_ = None
-    return surrogate if num_steps is None else surrogate.forecast(num_steps, **options)
-
-
-def _read_all(X: Any, times: Any, dt: float | None, inputs: Any = None) -> Data:
+def read_all(X: Any, times: Any, dt: float | None, inputs: Any = None) -> Data:
     """Read data to make a model of."""
     data = read_data(X, times, fitting=True, inputs=inputs)
     if dt is not None and data.series.times is not None:
@@ -510,7 +392,7 @@ def _read_all(X: Any, times: Any, dt: float | None, inputs: Any = None) -> Data:
     return data
 
 
-def _with_calendar(model: Reconstruction, data: Data) -> Reconstruction:
+def with_calendar(model: Reconstruction, data: Data) -> Reconstruction:
     """Keep the calendar with the model, so that a stored one knows it, too."""
     calendar = {} if data.frequency is None else {"frequency": data.frequency}
     return replace(model, provenance={**model.provenance, **calendar})

@@ -1,0 +1,1 @@
+"""The short way: an estimator, and one without training."""
