@@ -20,13 +20,13 @@ _TOO_LARGE = 2**63
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
-    """Convert settings to nested dictionaries; optional groups that are None are left out."""
+    """Convert settings to nested dictionaries; optional groups, and fields marked as `unset`, are left out if None."""
     hints, values = get_type_hints(type(settings)), {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             values[field.name] = to_dict(value)
-        elif value is not None or _group(hints[field.name]) is None:
+        elif value is not None or not (field.metadata.get("unset") or _group(hints[field.name]) is not None):
             values[field.name] = value
     return values
 

@@ -1,6 +1,6 @@
 """The settings of a fit, from data to probabilistic surrogate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -56,7 +56,8 @@ class CoreSettings:
     depth: int = 1
     degree: int = 3
     start: str | None = None
-    structure: str | None = None
+    # Left out where unset, so that runs of older versions state the same settings.
+    structure: str | None = field(default=None, metadata={"unset": True})
 
     def __post_init__(self) -> None:
         if parse_structure(self.structure) is not None and self.type != "alrnn":
