@@ -17,8 +17,8 @@ SIZES = measure()
 
 # What is measured, and the most that is allowed. The house had 22 300 lines when it was moved into; validation inside
 # fits, linear models, seasons, refits, drift and calendars came on top; then eight filters, assimilation with a known
-# flow, fixed points and basins; then inputs, learned maps and groups, counts, structured cores, several devices, sktime,
-# exported programs and model folders. A limit is raised with a capability, not a fix.
+# flow, fixed points and basins; then inputs, learned maps and groups, counts, structured cores, several devices,
+# sktime, exported programs and model folders. A limit is raised with a capability, not a fix.
 LIMITS = {
     "modules at the top level": (SIZES[TOP].files, 6),
     "files": (sum(size.files for size in SIZES.values()), 195),
