@@ -30,6 +30,8 @@ from kaffee.model.observation import LinearObservation, ObservationMap
 # with the covariance: a constant would do nothing when covariances are large, and a share of the mean variance would
 # cost precise channels beside noisy ones 0.56 nats per step at a ratio of 1000 between standard deviations.
 _RELATIVE_JITTER = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 1e-3}
+# Of the information of a row: a few roundings, since no gain is computed from what has none.
+_INFORMATION_JITTER = 64.0
 
 Readings = Float[Array, "W N"]
 Seen = Bool[Array, "W N"]
@@ -135,7 +137,7 @@ def compress(observation: LinearObservation, variance: Variances, mean: States, 
     h = jnp.einsum("wnk,wn->wk", scaled, y)
     # Directions that no entry of this row shows have no information: with the jitter their factor is 0, as it should.
     largest = jnp.max(jnp.diagonal(G, axis1=1, axis2=2), axis=1)
-    floor = relative_jitter(mean.dtype) * jnp.where(largest > 0, largest, 1.0)
+    floor = _INFORMATION_JITTER * jnp.finfo(mean.dtype).eps * jnp.where(largest > 0, largest, 1.0)
     U = lax.linalg.cholesky(G + floor[:, None, None] * jnp.eye(G.shape[-1], dtype=G.dtype), symmetrize_input=False)
     Ui = invert_factor(U)
     residual = jnp.einsum("wij,wj->wi", Ui, h)

@@ -41,7 +41,7 @@ def test_a_run_leaves_models_checks_figures_and_a_report(run):
     for name in (*names, "filtering.png", "training.png"):
         assert (run / name).stat().st_size > 0
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert page.count('<figure class="plot">') == 8
+    assert page.count('<figure class="plot">') == 10
     prior, fitted = library.load(run / "prior"), library.load(run / "kaffee")
     assert (prior.method, fitted.method) == ("prior", "kaffee")
     assert fitted.dt == get_system("lorenz63").dt

@@ -133,7 +133,7 @@ def test_a_clock_that_was_set_is_believed_at_the_second_line():
 def test_long_gaps_take_no_memory(online, monkeypatch):
     sizes = []
     run = OnlineFilter.run
-    monkeypatch.setattr(OnlineFilter, "run", lambda self, x: sizes.append(len(x)) or run(self, x))
+    monkeypatch.setattr(OnlineFilter, "run", lambda self, x, u=None: sizes.append(len(x)) or run(self, x, u))
     lines, _ = rows(DT * 3000 * np.arange(8))
     _, _, counts = followed_lines(online(), lines)
     assert counts.steps == 21001
