@@ -18,6 +18,7 @@ from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Step
 from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
 from kaffee.metrics.calibration import coverage, ks_distance, normal_limit
+from kaffee.metrics.scores import gaussian_interval_score
 from kaffee.metrics.spectra import autocorrelation, count_pairs
 from kaffee.training.selection import inputs_ahead
 
@@ -218,6 +219,8 @@ class Residuals:
         pit, ks: Histogram density of Phi(v_i / sqrt(Omega_ii)) over equal bins, and its distance from uniform.
         coverage, coverage_each: Share of entries inside their central band, by level, and at `JUDGED`.
         curve_levels, curve: The same at many levels: the reliability curve.
+        interval_score_standard: Mean interval score of bands at `JUDGED`, in standardised units; NaN of counts and
+            binary readings, whose bands are not Gaussian.
     """
 
     columns: tuple[str, ...]
@@ -240,6 +243,7 @@ class Residuals:
     curve_levels: tuple[float, ...]
     curve: list[float]
     whiteness: _Whiteness | None
+    interval_score_standard: float = float("nan")
 
 
 def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
@@ -258,13 +262,13 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
         raise DataError(
             f"{run.series.label}: {total} readings can be scored{after}; at least {least} are needed. Hold out more."
         )
-    standardised, nis, nll = [], 0.0, 0.0
+    standardised, nis, nll, interval_score = [], 0.0, 0.0, 0.0
     discrete = run.reconstruction.model.discrete is not None
     randomised = _randomised_scores(run) if discrete else [None] * len(scored)
     for x, row, mask, u in zip(run.standard, run.rows, scored, randomised, strict=True):
-        v = x - np.asarray(row.reading_mean, np.float64)
-        marginal = v / np.asarray(row.reading_std, np.float64) if u is None else u
-        standardised.append(np.where(mask, marginal, np.nan))
+        mean, std = (np.asarray(each, np.float64) for each in (row.reading_mean, row.reading_std))
+        standardised.append(np.where(mask, (x - mean) / std if u is None else u, np.nan))
+        interval_score += float(np.sum(gaussian_interval_score(x, mean, std, JUDGED)[mask]))
         rows = mask.any(axis=1)
         nis += float(np.sum(row.nis[rows], dtype=np.float64))
         nll += float(np.sum(row.nll[rows], dtype=np.float64))
@@ -300,4 +304,5 @@ def residual_checks(run: FilterPass, least: int = MIN_ENTRIES) -> Residuals:
         curve_levels=CURVE,
         curve=[cover(pooled, level) for level in CURVE],
         whiteness=_whiteness([np.where(mask, y, np.nan) for y, mask in zip(run.whitened, scored, strict=True)]),
+        interval_score_standard=float("nan") if discrete else interval_score / total,
     )

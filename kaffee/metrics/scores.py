@@ -1,4 +1,4 @@
-"""Scores of probabilistic forecasts, Gaussian or ensembles: NLL, CRPS, RMSE and G_tan (appendix C.4).
+"""Scores of probabilistic forecasts, Gaussian or ensembles: NLL, CRPS, interval score, RMSE and G_tan (appendix C.4).
 
 A diverged ensemble, one with non-finite members, has the score NaN; a reference with such values is an error.
 """
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
 from kaffee.errors import ConfigError
@@ -45,6 +45,20 @@ def gaussian_crps(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarra
     u = (y - mean) / std
     density = np.exp(-0.5 * u**2) / np.sqrt(2 * np.pi)
     return std * (u * (2 * ndtr(u) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+
+
+def gaussian_interval_score(y: np.ndarray, mean: np.ndarray, std: np.ndarray, level: float) -> np.ndarray:
+    """Return the interval score (Winkler 1972) of central bands of a normal distribution, entry by entry.
+
+        (h - l) + 2/a max(l - y, 0) + 2/a max(y - h, 0),   a = 1 - level,   l, h = mean -+ z std,   Phi(z) = 1 - a/2
+
+    The width of a band, and 2/a times how far a reading lies outside; smaller is better.
+
+    >>> gaussian_interval_score(np.array([0.0, 2.0]), np.zeros(2), np.ones(2), 0.9).round(3).tolist()
+    [3.29, 10.393]
+    """
+    half_width = ndtri(0.5 + level / 2) * std
+    return 2 * half_width + 2 / (1 - level) * np.maximum(np.abs(y - mean) - half_width, 0.0)
 
 
 @_tolerant

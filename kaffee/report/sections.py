@@ -306,6 +306,7 @@ def _show_calibration(residuals: Residuals) -> Section:
         ["NIS per reading", residuals.nis, f"1; {low:.3f} to {high:.3f} if calibrated"],
         ["KS distance of PIT", residuals.ks, "0"],
         *([f"coverage of {float(level):.0%} bands", share, level] for level, share in residuals.coverage.items()),
+        ["interval score of 90% bands, standardised units", residuals.interval_score_standard, "smaller is better"],
     ]
     white = residuals.whiteness
     if white is not None:

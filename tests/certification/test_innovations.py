@@ -77,6 +77,14 @@ def test_nll_is_per_entry_in_both_units(right):
     assert right.nll_standard == pytest.approx(total / right.num_entries, rel=1e-5)
 
 
+def test_the_interval_score_of_the_true_model_is_that_of_gaussian_bands_and_the_least(right):
+    """4 phi(z) / 0.1 times the mean predicted deviation, and the score of one reading deviates by 3.44 times it."""
+    std = np.concatenate([np.asarray(row.reading_std, float)[20:] for row in passed().rows])
+    expected, error = 40 * norm.pdf(norm.ppf(0.95)) * std.mean(), 3.44 * std.mean() / std.size**0.5
+    assert abs(right.interval_score_standard - expected) < 4 * error
+    assert residual_checks(passed(overconfident)).interval_score_standard > right.interval_score_standard + 4 * error
+
+
 def test_gaps_change_nothing_for_the_true_model():
     found = residual_checks(passed(series=gappy_series))
     assert abs(found.nis - 1) < 4 * (2 / found.num_entries) ** 0.5

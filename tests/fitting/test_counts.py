@@ -94,6 +94,7 @@ def test_the_certificate_scores_counts(fitted):
     assert residuals.nll > 0.0  # minus a log probability, with no change of units
     assert residuals.nll == pytest.approx(residuals.nll_standard)
     assert residuals.coverage["0.9"] == pytest.approx(0.9, abs=0.1)
+    assert np.isnan(residuals.interval_score_standard)
     train = series.standardised(model.scaler).recordings
     scores = score_forecasts(run, None, train, (1, 4), members=20, seed=0)
     assert len(scores.spread) == len(scores.rank_histogram) == 2

@@ -1,8 +1,8 @@
-"""Ensemble scores against loops that follow the equations, and G_tan on cases with known answers."""
+"""Scores against loops that follow the equations and closed forms, and G_tan on cases with known answers."""
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr
 
 from kaffee.errors import ConfigError
 from kaffee.metrics.scores import (
@@ -10,6 +10,7 @@ from kaffee.metrics.scores import (
     ensemble_crps,
     ensemble_nll,
     ensemble_rmse,
+    gaussian_interval_score,
     oracle_log_growth,
     spearman,
 )
@@ -54,6 +55,27 @@ def test_crps_of_a_large_gaussian_ensemble_is_the_closed_form():
     assert ensemble_crps(members, np.zeros(50)) == pytest.approx(
         (np.sqrt(2) - 1) / np.sqrt(np.pi), abs=5 * 0.02 / 50**0.5
     )
+
+
+def test_the_interval_score_is_the_equation():
+    mean, std = MEMBERS[0], np.exp(MEMBERS[1])
+    lower, upper = norm.interval(0.8, mean, std)
+    expected = [
+        (high - low) + (10 * (low - y) if y < low else 0.0) + (10 * (y - high) if y > high else 0.0)
+        for low, high, y in zip(lower.flat, upper.flat, REFERENCE.flat, strict=True)
+    ]
+    assert ((lower > REFERENCE) | (upper < REFERENCE)).any()
+    np.testing.assert_allclose(gaussian_interval_score(REFERENCE, mean, std, 0.8).ravel(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_the_interval_score_of_gaussian_draws_is_the_closed_form_and_least_at_the_true_width(level):
+    """E S = 4 std phi(z) / (1 - level), z the upper limit of the band of N(0, 1); within four standard errors."""
+    draws = np.random.default_rng(2).standard_normal(100_000)
+    narrow, right, wide = (gaussian_interval_score(2 * draws, 0.0, std, level) for std in (1.5, 2.0, 2.5))
+    expected = 8 * norm.pdf(norm.ppf(0.5 + level / 2)) / (1 - level)
+    assert right.mean() == pytest.approx(expected, abs=4 * right.std() / draws.size**0.5)
+    assert right.mean() < min(narrow.mean(), wide.mean())
 
 
 def test_rmse_is_the_mean_over_starts_of_each_root():

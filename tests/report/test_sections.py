@@ -108,11 +108,14 @@ def test_a_certificate_of_an_older_version_is_an_error_that_says_so(found, tmp_p
     # A field with a default may be newer than the certificate; the path may be a text.
     values |= {"checks": part}
     del values["agreement"]["truth"], values["purpose"], values["drift"], values["agreement"]["core"]["clipped"]
+    del values["residuals"]["interval_score_standard"]
     write_record(tmp_path, "certificate", found.arrays(), values)
     old = Certificate.load(str(tmp_path))[0]
     assert old.agreement.truth is old.purpose is old.drift is None
     assert old.agreement.core.clipped == 0.0
-    assert "Good for" not in lay_out_certificate(old).to_html()
+    page = lay_out_certificate(old).to_html()
+    assert "Good for" not in page
+    assert "<td>interval score of 90% bands, standardised units</td><td>–</td>" in page
 
 
 def test_the_worst_coordinate_can_be_found_in_a_table(found):
