@@ -18,6 +18,7 @@ from kaffee.errors import CheckpointError, ConfigError
 from kaffee.fitting.run import Run
 from kaffee.foundation.hub import list_snapshots
 from kaffee.inference.matching import model_columns
+from kaffee.model.inputs import Driven
 from kaffee.model.wrappers import CORE_TYPES, Confined
 from kaffee.records import read_json, write_atomically, write_json
 
@@ -81,9 +82,11 @@ def pull(source: str | Path, *, core: Any = None) -> Reconstruction:
 def _describe(model: Reconstruction) -> dict[str, Any]:
     """Collect what the hub's index and people look for."""
     core = model.model.core
-    confined = isinstance(core, Confined)
-    inner = core.inner if isinstance(core, Confined) else core
-    kind = next((name for name, known in CORE_TYPES.items() if type(inner) is known), "custom")
+    confined = False
+    while isinstance(core, Confined | Driven):
+        confined |= isinstance(core, Confined)
+        core = core.inner
+    kind = next((name for name, known in CORE_TYPES.items() if type(core) is known), "custom")
     return {
         "library_name": "kaffee",
         "kaffee_version": __version__,
@@ -93,6 +96,8 @@ def _describe(model: Reconstruction) -> dict[str, Any]:
         "num_observed": model.model.num_observed,
         "num_parameters": sum(array.size for array in named_arrays(model.model).values()),
         "columns": list(model_columns(model)),
+        "inputs": list(model.inputs),
+        "groups": list(model.groups),
         "dt": model.dt,
         "method": model.method,
         "filter": model.filter_name,
@@ -110,12 +115,11 @@ def _write_card(
     title: str, licence: str, model: Reconstruction, config: dict[str, Any], certificate: Certificate | None
 ) -> str:
     """Write the card: front matter in YAML, then Markdown."""
-    columns = ", ".join(_plain(name) for name in config["columns"][:12]) + (
-        " ..." if len(config["columns"]) > 12 else ""
-    )
+    columns = _listed(config["columns"])
     origin = model.provenance
     facts = [
         ("observed", f"{config['num_observed']} ({columns})"),
+        *((kind, f"{len(config[kind])} ({_listed(config[kind])})") for kind in ("inputs", "groups") if config[kind]),
         ("latent coordinates", config["latent_dim"]),
         (
             "core",
@@ -138,6 +142,10 @@ def _write_card(
         f"- {tag}" for tag in ("kaffee", "time-series", "dynamical-systems", "state-space-model", "kalman-filter")
     ]
     own = "" if config["model_type"] != "custom" else ", core=YOUR_CORE"
+    one = f".group({config['groups'][0]!r})" if config["groups"] else ""
+    also, future = (", inputs=U", ", inputs=V") if config["inputs"] else ("", "")
+    driven = f"\n# U: {_listed(config['inputs'])}, with the rows of X; V: U, then the 100 rows to come" if also else ""
+    runs = "" if also else ", surrogate.simulate(1000)"
     body = f"""---
 
 # {_plain(title)}
@@ -160,9 +168,9 @@ gaps, forecasts with bands, and runs on its own.
 ```python
 import kaffee
 
-surrogate = kaffee.Surrogate.load("FOLDER"{own})   # this folder, after: hf download OWNER/NAME --local-dir FOLDER
-surrogate.forecast(100, X)                  # X: rows of {columns}, in data units, NaN for missing
-surrogate.filter(X), surrogate.smooth(X), surrogate.impute(X), surrogate.simulate(1000)
+surrogate = kaffee.Surrogate.load("FOLDER"{own}){one}   # this folder, after: hf download OWNER/NAME --local-dir FOLDER
+surrogate.forecast(100, X{future})                  # X: rows of {columns}, in data units, NaN for missing{driven}
+surrogate.filter(X{also}), surrogate.smooth(X{also}), surrogate.impute(X{also}){runs}
 ```
 
 ## Limits
@@ -176,6 +184,10 @@ Herz, Pals, Durstewitz and Koppe (2026): *The Dynamic-Probabilistic Consistency 
 `kaffee cite` prints BibTeX.
 """
     return "\n".join(front) + "\n" + re.sub(r"\n{3,}", "\n\n", body)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(_plain(name) for name in names[:12]) + (" ..." if len(names) > 12 else "")
 
 
 def _rows(pairs: list[tuple[str, Any]]) -> str:

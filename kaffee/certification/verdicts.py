@@ -268,7 +268,8 @@ def _judge_skill(scores: Scores) -> Verdict:
     # One test for "better", where a horizon was asked for; all must hold for "not worse".
     limits = np.array([student_limit(skill.num_blocks, len(known)) for _, skill in known])
     places = [f"{skill.baseline} at {h} step{'s' * (h > 1)}" for h, skill in known]
-    words = [f"{g:+.2f} ± {e:.2f} nats against {place}" for g, e, place in zip(gains, errors, places, strict=True)]
+    spreads = ["" if np.isnan(error) else f" ± {error:.2f}" for error in errors]
+    words = [f"{g:+.2f}{spread} nats against {place}" for g, spread, place in zip(gains, spreads, places, strict=True)]
     better, worse = (gains > SIGNIFICANT * errors).any(), (-gains > np.maximum(limits * errors, LEAST_LOSS)).any()
     if not better and not worse and not (SIGNIFICANT * errors < LEAST_GAIN).any():
         sentence = f"Too few forecasts to tell whether they are better than a baseline: {', '.join(words)}."

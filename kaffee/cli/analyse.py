@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kaffee.cli._options import OwnCore
+from kaffee.cli._options import Group, OwnCore
 
 commands = typer.Typer()
 
@@ -28,6 +28,7 @@ def _analyse(
     ] = None,
     grid: Annotated[int, typer.Option(min=0, help="Starts along each of them; 0: no basins.")] = 40,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
+    group: Group = None,
     core: OwnCore = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
@@ -45,6 +46,7 @@ def _analyse(
     from kaffee.theory.analysis import analyse, compare_analyses
 
     first, others = _collect(runs, refits, jobs, core, quiet)
+    first, others = first.group(group), [each.group(group) for each in others]
     analysis = analyse(
         first,
         max_order=cycles,

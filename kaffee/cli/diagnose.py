@@ -39,6 +39,15 @@ def _conclude(path: Path, record: Any, figure: "Figure", table: "Table", lines: 
         typer.echo(line)
 
 
+def _refuse_groups(opened: "Run") -> None:
+    """Raise for a model of groups: windows would have to be read by the map of their group."""
+    from kaffee.errors import ConfigError
+
+    groups = opened.prior.reconstruction.groups
+    if groups:
+        raise ConfigError(f"{opened.path} is shared by {len(groups)} groups, and such models are not diagnosed yet.")
+
+
 @commands.command("diagnose")
 def _diagnose(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
@@ -64,6 +73,7 @@ def _diagnose(
     from kaffee.theory.diagnosis import diagnose as diagnose_model
 
     opened = Run.open(run, core=core)
+    _refuse_groups(opened)
     settings, reconstruction, standard = opened.settings, opened.fitted.reconstruction, opened.rows
     burn_in = settings.adaptation.burn_in
     steps = settings.adaptation.scored if horizon is None else horizon
@@ -112,6 +122,7 @@ def _dpc(
     from kaffee.training.selection import Judge
 
     opened = Run.open(run, core=core)
+    _refuse_groups(opened)
     # One prior is adapted, by any method: there are no rungs to choose from.
     settings = override(update(opened.settings, {"rung": "scratch"}), set_ or [])
     if method is not None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kaffee.cli._options import FilterName, OwnCore, Run
+from kaffee.cli._options import FilterName, Group, OwnCore, Run
 
 commands = typer.Typer()
 
@@ -16,13 +16,14 @@ def _export(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the programs.")],
     filter_name: FilterName = None,
     platforms: Annotated[str, typer.Option(help="Where they should run, separated by commas.")] = "cpu,cuda,tpu",
+    group: Group = None,
     core: OwnCore = None,
 ) -> None:
     """Write step and filter as StableHLO programs, which run with JAX alone, without kaffee."""
     from kaffee.fitting.run import load
     from kaffee.inference.stablehlo import export_programs
 
-    model = load(run, core=core).with_filter(filter_name)
+    model = load(run, core=core).group(group).with_filter(filter_name)
     export_programs(model, output, platforms=tuple(each.strip() for each in platforms.split(",")))
     typer.echo(f"{output}: step, start and filter of {', '.join(model.columns) or 'the model'}; see programs.json")
 

@@ -67,8 +67,8 @@ class LineReader:
             return False
         if missing:
             raise DataError(
-                f"Line 1: the header names {quoted(cells)}, but the model needs {quoted(missing)} as well. Rename the "
-                "columns."
+                f"Line 1: the header names {quoted(cells)}, but the model needs {quoted(missing)} as well. Add or "
+                "rename columns."
             )
         self._positions, self._width = [cells.index(name) for name in self.columns], len(cells)
         self._time = next((j for j, cell in enumerate(cells) if self._is_time(cell)), None)

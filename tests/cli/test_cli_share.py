@@ -3,13 +3,16 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
+import jax.numpy as jnp
 import pytest
 from small import rotation, same_arrays, small_model
 
 import kaffee as library
 from kaffee.adapters import publish, pull
 from kaffee.errors import CheckpointError, ConfigError
+from kaffee.model.inputs import Driven
 
 
 def front_matter(folder):
@@ -63,6 +66,20 @@ def test_a_model_in_context_says_that_it_holds_rows(tmp_path):
     stored = library.zero_shot(rotation(60)).save(tmp_path / "model")
     text = front_matter(publish(stored, tmp_path / "published"))[1]
     assert "contains rows of the recording" in text
+
+
+def test_the_card_of_a_driven_model_names_its_inputs(tmp_path):
+    plain = small_model()
+    scaler = library.Scaler(mean=[0.0, 1.0], scale=[1.0, 2.0], inputs=library.Scaler(mean=[0.0], scale=[1.0]))
+    model = replace(plain, core=Driven(plain.core, jnp.ones((plain.latent_dim, 1))))
+    driven = library.Reconstruction(model, scaler, ("left", "right"), 0.5, "kaffee", inputs=("stim",))
+    folder = publish(driven.save(tmp_path / "model"), tmp_path / "published")
+    text = front_matter(folder)[1]
+    assert "| inputs | 1 (stim) |" in text
+    assert "| core | alrnn |" in text
+    assert "YOUR_CORE" not in text
+    assert "surrogate.forecast(100, X, inputs=V)" in text
+    assert pull(folder).inputs == ("stim",)
 
 
 def test_programs_are_exported(kaffee, run, refused, tmp_path):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from small import OBSERVED, rotation, small_model
 import kaffee
 from kaffee.errors import ConfigError
 from kaffee.inference.stablehlo import export_programs
+from kaffee.model.inputs import Driven
 from kaffee.records import read_json
 
 pytest.importorskip("flatbuffers", reason="flatbuffers is not installed: pip install 'kaffee[export]'")
@@ -90,3 +92,15 @@ def test_what_float32_cannot_hold_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("kaffee.inference.stablehlo.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'kaffee\[export\]'"):
         export_programs(model(), tmp_path)
+
+
+def test_models_that_programs_cannot_run_are_refused(tmp_path):
+    plain, driving = model(), kaffee.Scaler(mean=[0.0], scale=[1.0])
+    core = Driven(plain.model.core, jnp.ones((plain.model.latent_dim, 1)))
+    scaler = replace(plain.scaler, inputs=driving)
+    driven = replace(plain, model=replace(plain.model, core=core), scaler=scaler, inputs=("stim",))
+    with pytest.raises(ConfigError, match="driven by stim, and programs take no inputs yet"):
+        export_programs(driven, tmp_path)
+    with pytest.raises(ConfigError, match="shared by 1 groups"):
+        export_programs(replace(plain, groups=("anna",), scalers=(plain.scaler,)), tmp_path)
+    assert not list(tmp_path.iterdir())
