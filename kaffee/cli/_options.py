@@ -54,8 +54,8 @@ FilterName = Annotated[
     str | None,
     typer.Option(
         "--filter",
-        help="Filter: ekf, lowrank:32, moments, ukf, iekf, enkf:40, etkf:24, letkf:7 or particle:1000; options follow "
-        "commas, as in enkf:40,inflation=1.05.",
+        help="Filter: ekf, srekf, lowrank:32, moments, ukf, iekf, enkf:40, etkf:24, letkf:7 or particle:1000; options "
+        "follow commas, as in enkf:40,inflation=1.05.",
         show_default="the one that the model was fitted with",
     ),
 ]

@@ -1,9 +1,10 @@
 """The belief protocol: what a filter must say so that training, inference and certificate can use it.
 
 A belief is a batch of distributions of the latent state in some representation (dense Gaussian, diagonal plus low rank,
-ensemble). It is a tree of arrays whose first axis is the window, and answers four questions: `moments`, `variances`,
-`signal_variance`, `draw`. A filter moves beliefs: `start`, `predict`, `score`, `assimilate`. Nothing else knows how
-a belief is represented, so that a new filter is one file: these two classes and a name in `filters.FILTERS`.
+ensemble). It is a tree of arrays whose first axis is the window, and answers five questions: `mean`, `moments`,
+`variances`, `signal_variance`, `draw`. A filter moves beliefs: `start`, `predict`, `score`, `assimilate`. Nothing else
+knows how a belief is represented, so that a new filter is one file: these two classes and a name in `filters.FILTERS`.
+`square_root` is the shortest that has both, and docs/filters.md ("A filter of your own") goes through it.
 """
 
 from abc import abstractmethod
@@ -79,13 +80,20 @@ class Filter(eqx.Module):
 
     @abstractmethod
     def predict(self, core: Core, process_variance: Float[Array, "#W M"], belief: Any, *, transport: bool) -> AnyBelief:
-        """Predict the next belief; without transport the spread around the mean is not moved by the dynamics."""
+        """Predict the next belief; without transport the spread around the mean is not moved by the dynamics.
+
+        Gamma's diagonal has one row for all windows, or one for each; it may be 0.
+        """
 
     @abstractmethod
     def score(
         self, predicted: Any, x: Readings, mask: Seen, observation: ObservationMap, observation_variance: Variances
     ) -> Scored:
-        """Compare a predicted belief with a reading; entries outside `mask` count for nothing."""
+        """Compare a predicted belief with a reading; entries outside `mask` count for nothing, whatever x has there.
+
+        The map may be nonlinear: `observe` is it, `tangent` the linear map at a state. Lambda's diagonal is (N,), or
+        (W, N) where readings have their own. What `assimilate` needs belongs into the result.
+        """
 
     @abstractmethod
     def assimilate(self, predicted: Any, scored: Any) -> AnyBelief:

@@ -10,10 +10,12 @@ from kaffee.filtering.beliefs import Dense, Filter
 from kaffee.filtering.kalman_ensembles import ETKF, LETKF, EnKF
 from kaffee.filtering.lowrank import LowRank
 from kaffee.filtering.particles import ParticleFilter
+from kaffee.filtering.square_root import SquareRoot
 
 # Each name, what builds the filter, and what the number after the colon is; None: it has none.
 FILTERS: dict[str, tuple[Callable[..., Filter], str | None]] = {
     "ekf": (Dense, None),
+    "srekf": (SquareRoot, None),
     "lowrank": (LowRank, "rank"),
     "moments": (Moments, None),
     "ukf": (Cubature, None),

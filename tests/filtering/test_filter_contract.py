@@ -1,6 +1,7 @@
 """One contract for every filter: what must hold whatever a belief is made of.
 
-A new filter goes into `FILTERS` of kaffee.filtering.filters and into `CASES` here.
+A new filter goes into `FILTERS` of kaffee.filtering.filters and into `EXACT` or `MONTE_CARLO` here; a random one also
+into the lists of the tests that compare with Kalman within sampling error and that repeat seeds.
 """
 
 import os
@@ -36,7 +37,7 @@ from kaffee.model.observation import LinearObservation
 # KAFFEE_FILTER_STEPS=100000 for the full length.
 STEPS = int(os.environ.get("KAFFEE_FILTER_STEPS", "5000"))
 # Filters that are exact for a linear model, to rounding; all others converge with their size.
-EXACT = ["ekf", "lowrank:5", "moments", "ukf", "iekf:2"]
+EXACT = ["ekf", "srekf", "lowrank:5", "moments", "ukf", "iekf:2"]
 MONTE_CARLO = ["enkf:40", "etkf:24", "letkf:24,radius=100,rotate=1", "particle:200"]
 CASES = EXACT + MONTE_CARLO
 
