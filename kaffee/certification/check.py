@@ -137,5 +137,5 @@ def _run_core(
     free = run_freely(reconstruction, starts, target, end, transient=transient, recorded=(test,))
     exponents = average_exponents(free, reconstruction.dt)
     if not varying.any():
-        free = replace(free, observations=free.observations[:0])  # nothing to compare with
+        free = replace(free, observations=free.observations[:0], readings=None)  # nothing to compare with
     return summarise_runs(free), exponents, len(rows)
