@@ -51,7 +51,9 @@ def export_programs(
     folder, model, scaler = Path(folder), reconstruction.model, reconstruction.scaler
     if model.core.input_dim:
         driven = ", ".join(reconstruction.inputs)
-        raise ConfigError(f"The model is driven by {driven}, and programs take no inputs yet. Fit one without --inputs.")
+        raise ConfigError(
+            f"The model is driven by {driven}, and programs take no inputs yet. Fit one without --inputs."
+        )
     if model.discrete is not None:
         raise ConfigError("Counts and binary readings are filtered as files (filter_recordings), not in programs yet.")
     if model.dtype == jnp.float32 and (np.abs(scaler.mean) > _FAR * scaler.scale).any():
