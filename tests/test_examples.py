@@ -1,5 +1,6 @@
 """The examples run as they stand, with fewer updates."""
 
+import re
 import runpy
 from pathlib import Path
 

@@ -323,7 +323,8 @@ def score_forecasts(
         for found, name in ((skill, best), (over_climatology, "climatology")):
             found.append(_Skill(name, *block_mean(nlls[name] - surrogate, mask, blocks)))
     times = tuple(h * run.reconstruction.dt for h in horizons)
-    spread = [float(np.sqrt(np.nanmean(own.std[:, i] ** 2))) for i in range(len(horizons))]
+    known = [own.std[:, i][~np.isnan(own.std[:, i])] for i in range(len(horizons))]
+    spread = [float(np.sqrt(np.mean(std**2))) if std.size else nan for std in known]  # none if all members left
     histogram = [histogram_density(ranks[:, i]).tolist() for i in range(len(horizons))]
     return Scores(
         horizons, times, methods, skill, len(starts.rows), members, diverged, over_climatology, spread, histogram
