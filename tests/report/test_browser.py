@@ -16,7 +16,7 @@ WAITING = "document.querySelectorAll('.stage:not([data-drawn])').length"
 DRAWN = """[...document.querySelectorAll('.stage')].map((stage) =>
   stage.querySelectorAll('.trace, .point, .scene canvas, canvas, .bars path').length)"""
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-NUM_FIGURES = 11
+NUM_FIGURES = 13
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,9 @@ def test_the_policy_stops_scripts_that_are_not_the_page_s_own(page):
 
 
 def test_every_panel_can_be_chosen_by_a_menu_of_the_browser(page):
-    select = "document.querySelectorAll('.plot')[10].querySelector('select')"
-    visible = "document.querySelectorAll('.stage')[10].data.map((trace) => trace.visible)"
+    last = NUM_FIGURES - 1
+    select = f"document.querySelectorAll('.plot')[{last}].querySelector('select')"
+    visible = f"document.querySelectorAll('.stage')[{last}].data.map((trace) => trace.visible)"
     assert page.evaluate(visible) == [True, False]
     page.evaluate(f"{select}.selectedIndex = 1; {select}.dispatchEvent(new Event('change'))")
     assert page.evaluate(visible) == [False, True]
