@@ -68,6 +68,7 @@ class EnsembleScore(NamedTuple):
     variance: Readings
     present: Readings
     inverse_factor: Float[Array, "W N N"]
+    local: Float[Array, "W M N"] | None = None  # the taper between coordinates and readings, of local filters
 
 
 def _spread(members: Float[Array, "W K N"]) -> Float[Array, "W K N"]:
@@ -318,7 +319,7 @@ class LETKF(ETKF):
     ) -> Any:
         scored = super().score(predicted, x, mask, observation, observation_variance)
         local = gaspari_cohn(self._distances(observation, x.dtype)[0], self.radius)
-        return LocalScore(*scored, jnp.broadcast_to(local, (len(x), *local.shape)))
+        return scored._replace(local=jnp.broadcast_to(local, (len(x), *local.shape)))
 
     def assimilate(self, predicted: Ensemble, scored: Any) -> Ensemble:
         K, Y, A, v = predicted.members.shape[1], scored.anomalies, predicted.anomalies(), scored.residual
@@ -331,16 +332,3 @@ class LETKF(ETKF):
 
         moved = jax.vmap(one, in_axes=(1, 2), out_axes=2)(scored.local, A)
         return self._rotate(predicted, predicted.mean[:, None] + moved, scored.present)
-
-
-class LocalScore(NamedTuple):
-    """An `EnsembleScore` with the taper between coordinates and readings."""
-
-    residual: Readings
-    whitened: Readings
-    nll: Float[Array, " W"]
-    anomalies: Float[Array, "W K N"]
-    variance: Readings
-    present: Readings
-    inverse_factor: Float[Array, "W N N"]
-    local: Float[Array, "W M N"]
