@@ -4,16 +4,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from kaffee.fitting import ladder
 from kaffee.training import linear as linear_models
 from kaffee.training import selection
 from kaffee.training.guard import FreeRunGuard
 
 
 def shorten_fits(put: Callable[[Any, str, Any], None] = setattr, *, linear: bool = True, looks: bool = True) -> None:
-    """Leave linear models at least squares and their noise nearly so; look at free runs that are not much longer."""
+    """Leave linear models at least squares, without a map in context beside them; look at shorter free runs."""
     if linear:
         schedule = replace(linear_models.SETTINGS.schedule, num_updates=0)
         put(linear_models, "SETTINGS", replace(linear_models.SETTINGS, schedule=schedule))
         put(selection, "EVALUATIONS", (4, 4))
+        put(ladder, "CONTEXT_ROWS", 0)
     if looks:
         put(FreeRunGuard, "STEPS", 2 * FreeRunGuard.KEPT)

@@ -24,8 +24,8 @@ def suggest_remedies(certificate: Certificate) -> list[str]:
     """Say what to change in the fit, a sentence for each fault; nothing if all known checks pass."""
     failed = {verdict.name for verdict in certificate.verdicts if verdict.status in ("warn", "fail")}
     rungs = certificate.page.get("rungs") or {}
-    if rungs.get("chosen") == "linear":
-        return _mend_linear(certificate, failed, rungs)
+    if rungs.get("chosen") in ("linear", "incontext") and "adapted" not in rungs:
+        return _mend_simple(certificate, failed, rungs)
     remedies = []
     signs = _find_overfitting(certificate) if failed else ""
     if signs:
@@ -74,9 +74,9 @@ def _learn_more(certificate: Certificate, failed: set[str]) -> list[str]:
     return remedies
 
 
-def _mend_linear(certificate: Certificate, failed: set[str], rungs: dict[str, Any]) -> list[str]:
-    """Advise on a linear model, whose size and noise held-back rows have chosen."""
-    remedies = []
+def _mend_simple(certificate: Certificate, failed: set[str], rungs: dict[str, Any]) -> list[str]:
+    """Advise on a linear model or a map in context, whose size and noise held-back rows have chosen."""
+    remedies, linear = [], rungs["chosen"] == "linear"
     other = "--rung auto tries an AL-RNN as well"
     if "alrnn" in rungs:
         other = "--rung alrnn keeps the AL-RNN, which was no better on held-back rows; more rows may make it so"
@@ -84,8 +84,11 @@ def _mend_linear(certificate: Certificate, failed: set[str], rungs: dict[str, An
         width = "narrow" if certificate.residuals.nis > 1.0 else "wide"
         remedies.append(f"Bands are too {width}: held-out rows are not like those that set the noise. Fit more rows.")
     if failed & {"whiteness", "skill"}:
-        remedies.append(f"Readings hold more than this linear model takes from them: {other}.")
-    if failed & {"core", "stochastic run"}:
+        what = "linear model" if linear else "map of the rows that it has read"
+        remedies.append(f"Readings hold more than this {what} takes from them: {other}.")
+    if failed & {"core", "stochastic run"} and not linear:
+        remedies.append(f"A map in context knows the attractor only where rows were: bring more of them; or {other}.")
+    elif failed & {"core", "stochastic run"}:
         remedies.append(
             "A linear model comes to rest without noise, and is Gaussian with it: for free runs take those with noise, "
             f"as far as they pass; {other}."

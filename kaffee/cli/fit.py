@@ -60,7 +60,7 @@ def _fit(
     jobs: Jobs = 1,
     rung: Annotated[
         str | None,
-        typer.Option(help="linear, alrnn, auto (held-back rows choose) or scratch (as the paper); as --set rung=."),
+        typer.Option(help="linear, incontext, alrnn, auto (held-back rows choose) or scratch (the paper's)."),
     ] = None,
     preset: Annotated[
         str | None, typer.Option(help="quick: a tenth of the training, for a first look; paper: as --paper.")
@@ -201,6 +201,7 @@ def execute(
     from kaffee.fitting.ladder import describe_rungs
     from kaffee.fitting.refits import count_refits, fit_refits
     from kaffee.fitting.run import short_recordings, summarise
+    from kaffee.fitting.settings import UNTRAINED_RUNGS
     from kaffee.progress import TrainingProgress
 
     console, settings, loaded = Console(stderr=True), run.settings, run.loaded
@@ -226,7 +227,7 @@ def execute(
         if not quiet:
             for trait in describe_traits(loaded.series, settings) if settings.rung != "scratch" else ():
                 console.print(trait, markup=False, soft_wrap=True)
-            if settings.rung != "linear":  # whose cost is not that of an AL-RNN's updates
+            if settings.rung not in UNTRAINED_RUNGS:  # whose cost is not that of an AL-RNN's updates
                 cost = estimate_cost(settings, loaded.series.num_coordinates).describe()
                 console.print(f"The fit takes {cost}.", markup=False, soft_wrap=True)
         with TrainingProgress(console, quiet=quiet) as progress:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
-from kaffee.fitting.settings import IN_CONTEXT, FitSettings
+from kaffee.fitting.settings import IN_CONTEXT, UNTRAINED_RUNGS, FitSettings
 from kaffee.training.autoregression import find_season, interpolate
 
 # Batched products of M x M matrices in one step of the filter and its adjoint, and seconds of everything else in it.
@@ -73,7 +73,7 @@ def find_risks(series: Series, settings: FitSettings) -> list[str]:
     N = settings.num_explained(series.num_coordinates)
     M, rows = settings.core.resolved_dim(N), train.num_steps
     risks = []
-    if rows < FEW_ROWS * M and settings.rung != "linear" and settings.core.start != IN_CONTEXT:
+    if rows < FEW_ROWS * M and settings.rung not in UNTRAINED_RUNGS and settings.core.start != IN_CONTEXT:
         choice = " It is kept if it forecasts rows better that are held back; else the linear model is."
         risks.append(
             f"{rows} training rows for {M} latent coordinates: a core may learn them by heart."

@@ -20,9 +20,9 @@ from kaffee.filtering.likelihood import get_method
 from kaffee.fitting.config import to_dict
 from kaffee.fitting.defaults import settings_for
 from kaffee.fitting.initial_core import find_start
-from kaffee.fitting.ladder import Climbing, Reading, choose, choose_adapted, keep_linear, prepare
+from kaffee.fitting.ladder import Climbing, Reading, choose, choose_adapted, prepare
 from kaffee.fitting.learned_maps import Maps, find_maps
-from kaffee.fitting.settings import IN_CONTEXT, FitSettings, ShellSettings
+from kaffee.fitting.settings import IN_CONTEXT, UNTRAINED_RUNGS, FitSettings, ShellSettings
 from kaffee.fitting.stages import Fit, Stage, StageStore, Watching, keep_stage, run_stage
 from kaffee.fitting.transfer import load_shared, start_transfer
 from kaffee.foundation import context as contexts
@@ -182,7 +182,7 @@ def fit(
     series, pretraining, adaptation = start.series, settings.pretraining, settings.adaptation
     train, test = series.split(1.0 - settings.test_fraction)
     held = None if settings.rung == "scratch" else hold_back(start.rows)
-    if settings.rung != "linear":
+    if settings.rung not in UNTRAINED_RUNGS:
         trained_on = start.rows if held is None else held.part
         for steps in (pretraining.window, adaptation.burn_in + adaptation.scored):
             training_windows(trained_on, steps + 1)  # too short a series is an error now and not after the first stage
@@ -203,9 +203,11 @@ def fit(
         best = climbing.linear.model if maps is None else maps.lift(climbing.linear.model)
         linear = keep_stage(store, "linear", blank.with_model(best, "kaffee"), report)
         if climbing.start is None:
+            kept, rungs = choose(climbing)
+            best = best if rungs["chosen"] == "linear" else kept
             prior = keep_stage(store, "prior", blank.with_model(best, "prior"), report)
-            rungs = {"rungs": jsonable(keep_linear(climbing))}
-            made = replace(linear.reconstruction, provenance={**linear.reconstruction.provenance, **rungs})
+            made = linear.reconstruction.with_model(best, settings.method)
+            made = replace(made, provenance={**made.provenance, "rungs": jsonable(rungs)})
             fitted = keep_stage(store, settings.method, made, report)
             return Fit(prior, fitted, train, test, settings, linear)
         blank, rows = blank.with_model(climbing.start, "prior"), held.part

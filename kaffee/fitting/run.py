@@ -23,7 +23,7 @@ from kaffee.fitting.config import differences, to_dict, update
 from kaffee.fitting.initial_core import load_with_core
 from kaffee.fitting.learned_maps import standardise_groups
 from kaffee.fitting.pipeline import fit
-from kaffee.fitting.settings import FitSettings
+from kaffee.fitting.settings import UNTRAINED_RUNGS, FitSettings
 from kaffee.fitting.stages import Fit, Stage, StageStore
 from kaffee.foundation.context import split_context
 from kaffee.inference.matching import match_series, model_frequency
@@ -387,7 +387,7 @@ def short_recordings(series: Series, settings: FitSettings) -> list[str]:
     windows = {"pretraining": settings.pretraining.window + 1, "adaptation": steps + 1}
     train, _ = series.split(1.0 - settings.test_fraction)
     notes: list[str] = []
-    for stage, length in windows.items() if settings.rung != "linear" else ():  # which has no windows
+    for stage, length in windows.items() if settings.rung not in UNTRAINED_RUNGS else ():  # which have no windows
         short = [i for i, rows in enumerate(train.lengths) if rows < length]
         if short and len(short) < train.num_recordings:
             which = ", ".join(map(str, short[:5])) + (" ..." if len(short) > 5 else "")

@@ -18,7 +18,9 @@ from kaffee.training.adaptation import Adaptation
 from kaffee.training.loop import Schedule
 from kaffee.training.pretraining import Pretraining, ResidualKind
 
-RUNGS = ("auto", "linear", "alrnn", "scratch")
+RUNGS = ("auto", "linear", "incontext", "alrnn", "scratch")
+UNTRAINED_RUNGS = ("linear", "incontext")
+"""Rungs of which nothing is trained by gradients in windows."""
 IN_CONTEXT = "incontext"
 """The start of a fit that reads the training rows in context (`kaffee.foundation.incontext`) and adapts the result."""
 _CoreName = Literal["alrnn", "linear", "polynomial", "mlp"]
@@ -180,9 +182,10 @@ class FitSettings:
         method: A row of the paper: kaffee, blind, core_collapse, noise_masking or frozen_core; case and hyphens do
             not matter.
         test_fraction: The last part of every recording, held out from training.
-        rung: "auto" fits a linear model and an AL-RNN that starts from it, and keeps the one that forecasts rows better
-            that are held back from the training part; "linear" and "alrnn" keep the one or the other. "scratch" is the
-            paper's: a core of random weights, trained on all rows of the training part, with no linear model beside it.
+        rung: "auto" fits a linear model, reads the rows in context, trains an AL-RNN that starts from the linear model,
+            and keeps the one that forecasts rows best that are held back from the training part; "linear", "incontext"
+            and "alrnn" keep that one. "scratch" is the paper's: a core of random weights, trained on all rows of the
+            training part, with no other model beside it.
         foundation: Adapt this model in the context of the training rows (`kaffee adapt`); `core` then does not count.
         readings: Counts or binary readings; None: numbers with Gaussian noise.
         observation: A map that is learned; None: B = [I 0], the first latents are the channels.
@@ -191,7 +194,7 @@ class FitSettings:
     seed: int = 0
     method: str = "kaffee"
     test_fraction: float = 0.2
-    rung: Literal["auto", "linear", "alrnn", "scratch"] = "scratch"
+    rung: Literal["auto", "linear", "incontext", "alrnn", "scratch"] = "scratch"
     core: CoreSettings = CoreSettings()
     pretraining: Pretraining = Pretraining(schedule=Schedule(num_updates=20_000, report_every=500, save_every=2_000))
     shell: ShellSettings = ShellSettings()

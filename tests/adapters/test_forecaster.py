@@ -102,6 +102,42 @@ def test_updating_filters_on_and_refits_only_if_asked():
     np.testing.assert_allclose(forecaster.predict(), make().fit(table()).predict(fh=[1, 2, 3]), rtol=1e-6)
 
 
+def driven(num_rows=T):
+    """A decay pushed by a known input: y_t = 0.6 y_{t-1} + 2 u_t."""
+    u = np.random.default_rng(0).normal(size=num_rows)
+    y = np.zeros(num_rows)
+    for t in range(1, num_rows):
+        y[t] = 0.6 * y[t - 1] + 2.0 * u[t]
+    return tuple(pd.Series(each, index=MONTHS[:num_rows], name=name) for each, name in ((y, "y"), (u, "u")))
+
+
+def test_inputs_explain_what_they_drive():
+    y, u = driven()
+    X = pd.DataFrame({"u": u})
+    known = make().fit(y[:-H], X[:-H])
+    found = known.predict(fh=range(1, H + 1), X=X[-H:])
+    np.testing.assert_allclose(found, y[-H:], atol=0.05)
+    blind = make().fit(y[:-H]).predict(fh=range(1, H + 1))
+    assert np.abs(blind - y[-H:]).mean() > 0.5
+    # X of some steps only: the others keep that of the step before.
+    some = known.predict(fh=[1, 3], X=X[-H:].iloc[[0, 2]])
+    held = X[-H:].copy()
+    held.iloc[1] = held.iloc[0]
+    np.testing.assert_allclose(some, known.predict(fh=[1, 3], X=held), rtol=1e-6)
+    for update_params in (False, True):
+        again = make().fit(y[:30], X[:30]).update(y[30:-H], X[30:-H], update_params=update_params)
+        np.testing.assert_allclose(again.predict(fh=range(1, H + 1), X=X[-H:]), y[-H:], atol=0.05)
+
+
+def test_a_fit_takes_inputs_and_zero_shot_leaves_them():
+    y, u = driven()
+    X = pd.DataFrame({"u": u})
+    forecaster = SurrogateForecaster("fit", settings={"rung": "linear"}, members=20).fit(y[:-H], X[:-H])
+    assert forecaster.reconstruction_.inputs == ("u1",)
+    np.testing.assert_allclose(forecaster.predict(fh=[1, 2], X=X[-H:]), y[-H:][:2], atol=0.1)
+    assert not SurrogateForecaster("zero_shot").get_tag("capability:exogenous")
+
+
 def test_copies_forecast_the_same():
     forecaster = make().fit(table(), fh=[1, 2])
     for again in (copy.deepcopy(forecaster), pickle.loads(pickle.dumps(forecaster))):
