@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.observation_maps import PRETRAINING, judge, lorenz, observe
+from benchmarks.observation_maps import judge, lorenz, observe
 from kaffee.checkpoint.reconstruction import Reconstruction, save
 from kaffee.data.series import Series
 from kaffee.fitting.defaults import settings_for
@@ -49,9 +49,9 @@ class Subject:
 
 
 def run(series: Series, given: dict[str, Any]) -> tuple[Fit, float]:
-    """Fit with the settings that the data suggest, a tenth of the filter's updates; return also processor seconds."""
+    """Fit with the settings that the data suggest; return also processor seconds."""
     began = time.process_time()
-    settings = settings_for(series, {"test_fraction": TEST_FRACTION, **given}, preset="quick")
+    settings = settings_for(series, {"test_fraction": TEST_FRACTION, **given})
     return fit(series, settings, dt=DT), time.process_time() - began
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     given = parser.parse_args()
     subjects = [Subject(number) for number in range(given.subjects)]
     ninth = Subject(SUBJECTS)
-    learned: dict[str, Any] = {"observation": {"components": 3}, "rung": "alrnn", **PRETRAINING}
+    learned: dict[str, Any] = {"observation": {"components": 3}, "rung": "alrnn"}
     result: dict[str, Any] = {"channels": CHANNELS, "train_rows": TRAIN, "seconds": {}, "shared": {}, "separate": {}}
     OUTPUT.mkdir(parents=True, exist_ok=True)
 

@@ -36,10 +36,9 @@ def few_programs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def short_fits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave linear models at least squares and their noise nearly so, and let the guard look at short free runs.
+    """Leave linear models at least squares, without a map in context beside them and without looks at free runs.
 
-    Compiling a maximisation and free runs of 20 000 steps take longer than everything else in a small fit. Modules
-    where they are what is tested say `FULL_FITS = True`; those with pinned looks say `FULL_LOOKS = True`.
+    Modules where these are what is tested say `FULL_FITS = True`; those with pinned looks say `FULL_LOOKS = True`.
     """
     with pytest.MonkeyPatch.context() as patch:
         full = getattr(request.module, "FULL_FITS", False)

@@ -23,6 +23,7 @@ from kaffee.training.autoregression import (
 from kaffee.training.selection import hold_back
 
 NAN = np.nan
+FULL_LOOKS = True  # as many starts as in a fit
 
 
 def autoregressive(coefficients, num_steps=1500, noise=1.0, seed=0):

@@ -12,6 +12,8 @@ from kaffee.training import linear
 from kaffee.training.autoregression import ForecastScore, Structure, fit_autoregression
 from kaffee.training.selection import Judge, hold_back
 
+FULL_LOOKS = True  # ensembles as large as in a fit
+
 
 def standard(values):
     values = np.asarray(values, float)
