@@ -88,7 +88,7 @@ def forecast_surrogate(model: Reconstruction, series: Series, task: Task, scaler
     run = filter_pass(model, series, task.starts)
     found = _gaussian_forecast(run, task.horizons if linear else (1,))
     if not linear:
-        first, (found, _) = found, _ensemble_forecast(run, task.horizons, MEMBERS, seed=0)
+        first, (found, *_) = found, _ensemble_forecast(run, task.horizons, MEMBERS, seed=0)
         found.mean[:, 0], found.std[:, 0] = first.mean[:, 0], first.std[:, 0]
     # A model may have other units than the suite.
     return Forecast(

@@ -86,7 +86,7 @@ def _read_part(held: HeldBack, judge: Judge, settings: FitSettings) -> Rung | No
     """Read the rows that are not held back in context; None where that is not a rung."""
     part = held.part
     few = part.num_coordinates <= CONTEXT_COORDINATES and part.num_steps <= CONTEXT_ROWS
-    other = part.inputs is not None or settings.observation is not None or settings.adaptation.filter != "ekf"
+    other = part.inputs is not None or settings.observation is not None or settings.adaptation.filter not in (None, "ekf")
     if other or not (few or settings.rung == IN_CONTEXT):
         return None
     try:
@@ -125,11 +125,14 @@ def choose(climbing: Climbing, trained: StateSpaceModel | None = None) -> tuple[
     best, compared = "linear", {}
     for name in list(rungs)[1:]:
         gain, error = rungs[name].scored.gain_over(rungs[best].scored)
-        # Training stopped where these rows liked it best, which flatters it by about as much as one of them weighs.
-        better = gain > max(error, 1.0 / max(judge.num_independent, 1.0) if name == "alrnn" else 0.0)
-        if looks[name] is not None:
-            farther = not looks[name].noisy <= AS_GOOD * looks[best].noisy + NATS
-            better = better and (not farther or gain > max(WORTH_IT, 2.0 * error))
+        needed = error
+        if looks[name] is not None and not looks[name].noisy <= AS_GOOD * looks[best].noisy + NATS:
+            needed = max(WORTH_IT, 2.0 * error)
+        if name == "alrnn" and (looks[name] is None or not AS_GOOD * looks[name].noisy + NATS < looks[best].noisy):
+            # Training stopped where these rows liked it best, which flatters it by about as much as one of them weighs;
+            # free runs that are closer to all rows are a witness of their own.
+            needed = max(needed, 1.0 / max(judge.num_independent, 1.0))
+        better = gain > needed
         compared = {"rival": best, "gain": gain, "error": error}
         best = name if better else best
     chosen = climbing.forced or best
