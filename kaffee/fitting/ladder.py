@@ -86,7 +86,9 @@ def _read_part(held: HeldBack, judge: Judge, settings: FitSettings) -> Rung | No
     """Read the rows that are not held back in context; None where that is not a rung."""
     part = held.part
     few = part.num_coordinates <= CONTEXT_COORDINATES and part.num_steps <= CONTEXT_ROWS
-    other = part.inputs is not None or settings.observation is not None or settings.adaptation.filter not in (None, "ekf")
+    other = (
+        part.inputs is not None or settings.observation is not None or settings.adaptation.filter not in (None, "ekf")
+    )
     if other or not (few or settings.rung == IN_CONTEXT):
         return None
     try:
@@ -125,13 +127,18 @@ def choose(climbing: Climbing, trained: StateSpaceModel | None = None) -> tuple[
     best, compared = "linear", {}
     for name in list(rungs)[1:]:
         gain, error = rungs[name].scored.gain_over(rungs[best].scored)
-        needed = error
-        if looks[name] is not None and not looks[name].noisy <= AS_GOOD * looks[best].noisy + NATS:
-            needed = max(WORTH_IT, 2.0 * error)
-        if name == "alrnn" and (looks[name] is None or not AS_GOOD * looks[name].noisy + NATS < looks[best].noisy):
+        needed, closer = error, False
+        if looks[name] is not None:
+            noisy, other = looks[name].noisy, looks[best].noisy
+            closer = AS_GOOD * noisy + NATS < other
+            if not noisy <= AS_GOOD * other + NATS:
+                needed = max(WORTH_IT, 2.0 * error)
+        if name == "alrnn" and not closer:
             # Training stopped where these rows liked it best, which flatters it by about as much as one of them weighs;
             # free runs that are closer to all rows are a witness of their own.
             needed = max(needed, 1.0 / max(judge.num_independent, 1.0))
+        if closer and best == IN_CONTEXT:
+            needed = -error  # free runs decide where forecasts do not
         better = gain > needed
         compared = {"rival": best, "gain": gain, "error": error}
         best = name if better else best

@@ -105,7 +105,10 @@ def smooth_context(
     observed = np.maximum([s for _, s in levels], LEAST_STD)
     first = lags[-1]
     start = _start(readings, first)
-    begin, later, maps = (jnp.asarray(a, jnp.float32) for a in (start, x[first + 1 :], inputs[first : T - 1]))
+    # Steps without readings and without a past, up to a power of two: contexts of other lengths share programs.
+    blank = ((0, _fill_up(T - first - 1)), (0, 0), (0, 0))
+    padded = np.pad(x[first + 1 :], blank, constant_values=np.nan), np.pad(inputs[first : T - 1], blank)
+    begin, later, maps = (jnp.asarray(a, jnp.float32) for a in (start, *padded))
     core = Tangents(N, lags)
     nll = np.asarray(_score(core, begin, later, maps, *(jnp.asarray(a, jnp.float32) for a in (process, observed))))
     best = int(np.argmin(np.where(np.isfinite(nll), nll, np.inf)))
@@ -122,6 +125,15 @@ def smooth_context(
         variances.append(np.concatenate([head_variance, variance[1:, r, :N]])[: len(values)])
     count = np.isfinite(x[first + 1 :]).sum()
     return Smoothed(means, variances, process[best], observed[best], float(nll[best] / max(count, 1)))
+
+
+def _fill_up(count: int) -> int:
+    """Count what is missing up to the next power of two, at least 64.
+
+    >>> [_fill_up(count) for count in (3, 64, 65, 500)]
+    [61, 0, 63, 12]
+    """
+    return max(64, 1 << max(count - 1, 0).bit_length()) - count
 
 
 def pad_process(process: Float[np.ndarray, " N"], core: Register) -> Float[np.ndarray, " M"]:
