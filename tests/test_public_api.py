@@ -110,6 +110,12 @@ def test_the_function_fit_is_not_hidden_by_a_module():
     assert kaffee.fit is kaffee.fitting.pipeline.fit
 
 
+def test_subpackages_load_on_first_use():
+    code = "import sys, kaffee; assert 'jax' not in sys.modules; print(kaffee.inference.forecast.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "forecast\n"
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="No kaffee attribute fitt"):
         kaffee.fitt  # noqa: B018

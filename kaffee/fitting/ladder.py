@@ -145,7 +145,12 @@ def choose(climbing: Climbing, trained: StateSpaceModel | None = None) -> tuple[
     chosen = climbing.forced or best
     models = {"linear": lambda: linear.model, IN_CONTEXT: lambda: _read_all(climbing, rungs[IN_CONTEXT])}
     model = rungs[chosen].part if chosen not in models else models[chosen]()
-    table = {"chosen": chosen, **compared, "horizons": judge.horizons, "structure": linear.structure.describe()}
+    table: dict[str, Any] = {
+        "chosen": chosen,
+        **compared,
+        "horizons": judge.horizons,
+        "structure": linear.structure.describe(),
+    }
     table |= {"scales": rungs[chosen if trained is None else "alrnn"].scales}
     table |= {name: _describe(rung, looks[name]) for name, rung in rungs.items()}
     table["linear"]["latent_dim"] = linear.model.latent_dim
