@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from kaffee.checkpoint.programs import cache_programs, prune_cache
+from kaffee.checkpoint.programs import cache_programs, compile_quickly, prune_cache
 from kaffee.cli import about, analyse, certify, diagnose, fit, infer, pretrained, share, simulate, zeroshot
 from kaffee.errors import KaffeeError
 
@@ -76,6 +76,8 @@ def run() -> None:
     warnings.showwarning = _show
     # Not when the package is imported: who uses it from Python decides about JAX's settings.
     cache_programs()
+    if sys.argv[1:2] != ["bench"]:
+        compile_quickly()
     atexit.register(prune_cache)
     try:
         app()

@@ -7,7 +7,17 @@ import sys
 import pytest
 
 from kaffee.checkpoint import programs
-from kaffee.checkpoint.programs import cache_folder, cache_programs, describe_machine, inspect_cache, prune_cache
+from kaffee.checkpoint.programs import (
+    KNOWN_BY,
+    QUICK,
+    cache_folder,
+    cache_programs,
+    compile_quickly,
+    describe_machine,
+    inspect_cache,
+    prune_cache,
+)
+from kaffee.cli import main
 
 COUNTING = """
 import kaffee
@@ -99,3 +109,35 @@ def test_the_least_used_go_first_until_the_rest_fits(place):
     assert inspect_cache()[1:] == (3, 60)
     assert prune_cache(0) == 3
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+def test_programs_are_compiled_quickly_unless_something_speaks_against_it(monkeypatch):
+    environment = {}
+    assert compile_quickly(environment)
+    assert environment == {"XLA_FLAGS": QUICK}
+    for given in ({"XLA_FLAGS": ""}, {"KAFFEE_COMPILE": "full"}):
+        before = dict(given)
+        assert not compile_quickly(given)
+        assert given == before
+    monkeypatch.setattr(programs, "version", lambda name: f"{KNOWN_BY[1][0]}.{KNOWN_BY[1][1] + 1}.0")
+    assert not compile_quickly({})
+    monkeypatch.setattr(programs, "version", lambda name: "0.10.2")
+    monkeypatch.setattr(programs, "find_spec", lambda name: name == "jax_plugins")
+    assert not compile_quickly({})
+
+
+def test_this_version_knows_the_flags():
+    command = [sys.executable, "-c", "import jax; print(jax.devices()[0].platform)"]
+    done = subprocess.run(command, env={**os.environ, "XLA_FLAGS": QUICK}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("command", "expected"), [("bench", None), ("--version", QUICK)])
+def test_the_command_line_compiles_quickly_but_for_the_benchmark(monkeypatch, command, expected):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setenv("KAFFEE_CACHE", "off")
+    monkeypatch.setattr(sys, "argv", ["kaffee", command])
+    monkeypatch.setattr(main, "app", lambda: None)
+    main.run()
+    assert os.environ.get("XLA_FLAGS") == expected
+    os.environ.pop("XLA_FLAGS", None)
