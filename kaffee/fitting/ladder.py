@@ -12,11 +12,12 @@ from kaffee.data.scaler import Scaler
 from kaffee.data.series import Series
 from kaffee.errors import DataError
 from kaffee.fitting.settings import FEW_COORDINATES, FEW_GATES, IN_CONTEXT, FitSettings
-from kaffee.foundation.incontext import read_context
+from kaffee.foundation.incontext import ContextSettings, read_context
+from kaffee.model.kernel import KernelMap
 from kaffee.model.statespace import StateSpaceModel
 from kaffee.training.guard import FreeRunGuard
 from kaffee.training.linear import LinearFit, fit_linear, with_gates
-from kaffee.training.selection import WEIGHTS, HeldBack, Judge, Scored, scale_noise
+from kaffee.training.selection import WEIGHTS, HeldBack, Judge, Scored
 
 # Nats per entry that forecasts must be better for free runs with noise that are worse than those of a simpler model.
 WORTH_IT = 0.1
@@ -100,9 +101,11 @@ def _read_part(held: HeldBack, judge: Judge, settings: FitSettings) -> Rung | No
 
 
 def _read_all(climbing: Climbing, rung: Rung) -> StateSpaceModel:
-    """Read all training rows in context, with the noise that held-back rows asked for."""
-    rows = climbing.rows
-    whole = scale_noise(read_context(rows, scaler=Scaler.identity(rows.num_coordinates)).model, *rung.scales)
+    """Read all training rows in context, with the delays of the part and the noise that held-back rows asked for."""
+    rows, core = climbing.rows, rung.part.core
+    assert isinstance(core, KernelMap)
+    whole = read_context(rows, ContextSettings(lags=core.lags), scaler=Scaler.identity(rows.num_coordinates)).model
+    whole = whole.replace(shell=rung.part.shell)
     # Held-back rows are now among what it has read: only a failure is worse there.
     return whole if climbing.judge.score(whole).mean < rung.scored.mean + CLOSE else rung.part
 
