@@ -26,6 +26,8 @@ AS_GOOD, NATS = 1.1, 0.05
 CONTEXT_COORDINATES, CONTEXT_ROWS = 12, 5_000
 """Coordinates and rows up to which a map in context is a rung: in many dimensions no row is near another, and of many
 rows an AL-RNN learns more at less cost for each step."""
+CONTEXT_EVALUATIONS = 8
+"""Forecasts that calibrate a map in context, each of which takes seconds: its noise is that of a likelihood already."""
 CLOSE = 0.5
 """Nats by which a model of all rows may be worse on those that it was not judged by, before it counts as failed."""
 
@@ -96,7 +98,7 @@ def _read_part(held: HeldBack, judge: Judge, settings: FitSettings) -> Rung | No
         read = read_context(part, scaler=Scaler.identity(part.num_coordinates)).model
     except DataError:  # too few pairs of rows
         return None
-    calibrated, scales = judge.calibrate(read)
+    calibrated, scales = judge.calibrate(read, CONTEXT_EVALUATIONS)
     return Rung(calibrated, judge.score(calibrated), scales)
 
 

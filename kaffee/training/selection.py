@@ -177,11 +177,11 @@ class Judge:
         chosen = np.array(self.horizons) - 1
         return mean[:, chosen], std[:, chosen]
 
-    def calibrate(self, model: StateSpaceModel) -> tuple[StateSpaceModel, tuple[float, float]]:
+    def calibrate(self, model: StateSpaceModel, most: int | None = None) -> tuple[StateSpaceModel, tuple[float, float]]:
         """Scale all process noise and all observation noise so that forecasts of held-back rows are most likely.
 
         What n independent rows say about a variance is uncertain; predictions are wider by 1 + 2 / n for it.
-        Returns the model, and the logarithms of the two factors of standard deviations.
+        Returns the model, and the logarithms of the two factors of standard deviations. `most` bounds the evaluations.
         """
 
         def objective(scales: np.ndarray) -> float:
@@ -191,7 +191,7 @@ class Judge:
             return min(score, 1e6) + outside + 1e-3 * float(np.sum(scales**2))
 
         simplex = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5]])
-        most = EVALUATIONS[int(model.latent_dim > LARGE_LATENT)]
+        most = most or EVALUATIONS[int(model.latent_dim > LARGE_LATENT)]
         options = {"initial_simplex": simplex, "maxfev": most, "xatol": 0.02, "fatol": 1e-4}
         found = minimize(objective, np.zeros(2), method="Nelder-Mead", options=options)
         scales = np.clip(found.x, *SCALES)
