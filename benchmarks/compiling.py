@@ -30,7 +30,7 @@ from kaffee.training.loop import Schedule
 from kaffee.training.pretraining import Pretraining, pretrain
 
 OUTPUT = Path(__file__).parent.parent / "results" / "waiting" / "compiling.json"
-REPEATS, TURNS = 7, 3
+REPEATS, TURNS = 7, 2
 
 
 def clock(call: Callable[[], Any], repeats: int = REPEATS) -> list[float]:
@@ -46,7 +46,7 @@ def clock(call: Callable[[], Any], repeats: int = REPEATS) -> list[float]:
 def measure() -> dict[str, list[float]]:
     """Measure all programs in this process."""
     found = {}
-    for N, M in ((3, 20), (20, 100)):
+    for N, M in ((4, 20), (20, 100)):
         problem = make_problem(Size(latent=M, observed=N, windows=16, steps=72))
         found[f"gradient, {M} latents"] = clock(build(problem))
         starts = jax.random.normal(jax.random.key(2), (20, M))
@@ -54,8 +54,8 @@ def measure() -> dict[str, list[float]]:
         found[f"free runs, {M} latents"] = clock(
             lambda run=run, m=problem.model, z=starts: run(m, z).block_until_ready()
         )
-    model = make_problem(Size(latent=20, observed=3, windows=16, steps=72)).model
-    rows = Series.from_arrays(np.random.default_rng(0).normal(size=(2000, 3)))
+    model = make_problem(Size(latent=20, observed=4, windows=16, steps=72)).model
+    rows = Series.from_arrays(np.random.default_rng(0).normal(size=(2000, 4)))
     forcing = Pretraining(window=50, schedule=Schedule(num_updates=3000, report_every=500))
     found["3000 updates of teacher forcing"] = clock(lambda: jnp.sum(pretrain(model, rows, forcing, seed=0).losses), 2)
     return found
