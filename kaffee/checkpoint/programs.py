@@ -26,8 +26,8 @@ _SWITCH, _FOLDER, _LEAST_SECONDS = (
 QUICK = (
     "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 )
-"""For XLA on processors. Programs of these sizes run as fast as with full optimisation and compile in less than half of
-the time (`python -m benchmarks.compiling`)."""
+"""For XLA on processors. First calls take 0.4 to 0.6 of the time with full optimisation, later ones 0.8 to 1.1
+(`python -m benchmarks.compiling`)."""
 KNOWN_BY = ((0, 8), (0, 10))
 """Versions of jaxlib, first and last, that were seen to know these flags; an unknown one ends the process."""
 _SPEED, _FLAGS = "KAFFEE_COMPILE", "XLA_FLAGS"

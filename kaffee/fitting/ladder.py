@@ -148,8 +148,11 @@ def choose(climbing: Climbing, trained: StateSpaceModel | None = None) -> tuple[
         compared = {"rival": best, "gain": gain, "error": error}
         best = name if better else best
     chosen = climbing.forced or best
-    models = {"linear": lambda: linear.model, IN_CONTEXT: lambda: _read_all(climbing, rungs[IN_CONTEXT])}
-    model = rungs[chosen].part if chosen not in models else models[chosen]()
+    model = rungs[chosen].part
+    if chosen == "linear":
+        model = linear.model
+    elif chosen == IN_CONTEXT:
+        model = _read_all(climbing, rungs[IN_CONTEXT])
     table: dict[str, Any] = {
         "chosen": chosen,
         **compared,
