@@ -324,9 +324,11 @@ def average_exponents(runs: FreeRunEvaluation, dt: float) -> Exponents | None:
     first, root = spectra[0], np.sqrt(len(spectra))
     every, sums = np.array([s.exponents for s in spectra]), np.array([s.sum_positive for s in spectra])
     pooled, several = replace(first, exponents=every.mean(axis=0)), len(spectra) > 1
+    with np.errstate(invalid="ignore"):  # of a direction that a map forgets at once the exponent is minus infinity
+        errors = every.std(axis=0, ddof=1) / root if several else first.standard_errors
     return Exponents(
         values=pooled.exponents,
-        errors=every.std(axis=0, ddof=1) / root if several else first.standard_errors,
+        errors=errors,
         sum_positive=pooled.sum_positive,
         sum_positive_error=float(sums.std(ddof=1) / root) if several else first.sum_positive_error,
         kaplan_yorke=pooled.kaplan_yorke_dimension,

@@ -68,16 +68,18 @@ def test_the_simulation_is_the_same(simulated):
 def test_the_run_and_its_models_state_the_same_settings(fitted, place):
     folder, run = fitted[0], read(fitted[0] / "run.json")
     run["data"]["source"]["paths"] = [path.replace(str(place), "PLACE") for path in run["data"]["source"]["paths"]]
-    models = {}
+    models, rungs = {}, {}
     for name in ("prior", "kaffee"):
         model = {key: value for key, value in read(folder / name / "model.json").items() if key not in ABOUT_HERE}
         assert model["provenance"].pop("settings") == run["settings"]
         del model["provenance"]["versions"], model["scaler"]
+        rungs[name] = model["provenance"].pop("rungs", {})  # measured, not set
         models[name] = model | {"losses": read(folder / name / "training.json")["num_losses"]}
     run = {key: value for key, value in run.items() if key not in ABOUT_HERE}
     # Names of array files hold the hash of their content, which differs between machines.
     files = sorted(re.sub("-[0-9a-f]{12}", "", path.name) for path in folder.iterdir())
     check("fit_settings", {"files": files, "run": run, "models": models}, tolerance=0)
+    check("fit_rungs", rungs)
 
 
 def test_the_models_load_with_the_same_weights(fitted):
