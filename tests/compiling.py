@@ -10,7 +10,9 @@ import jax
 CACHE = Path(__file__).parent.parent / ".jax_cache"
 # Half of the time; programs of this size hardly run slower. `XLA_FLAGS= make test` tests them as users run them.
 QUICK = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    # Small programs are compiled sooner in one piece than in 32, and every core has a worker of pytest already.
+    "--xla_cpu_parallel_codegen_split_count=1"
 )
 
 

@@ -1,5 +1,6 @@
 """Shared fixtures: strict dtypes everywhere, float64 where an oracle is compared to many digits."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,13 @@ MOST_MAPPINGS = 30_000
 
 compile_quickly(os.environ)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_collection_finish():
+    """Look for garbage rarely, and not in what was imported: JAX keeps millions of small objects, few are garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from models import (
     SWITCHES,
     directional_differences,
     flat,
+    inner,
     make_belief,
     make_data,
     make_model,
@@ -41,11 +42,16 @@ EXACT = ["ekf", "srekf", "lowrank:5", "moments", "ukf", "iekf:2"]
 MONTE_CARLO = ["enkf:40", "etkf:24", "letkf:24,radius=100,rotate=1", "particle:200"]
 CASES = EXACT + MONTE_CARLO
 
+# One program of a filter serves all checks of it that have the same shapes.
+begin = eqx.filter_jit(lambda by, mean, covariance: by.start(mean, covariance))
+terms_of = eqx.filter_jit(scan_terms)
+one_step = eqx.filter_jit(step)
+
 
 def with_filter(dynamics, spec):
     """Represent the dense start of a problem by a filter."""
     by = parse_filter(spec)
-    return dynamics._replace(initial=by.start(*dynamics.initial)), by
+    return dynamics._replace(initial=begin(by, *dynamics.initial)), by
 
 
 def test_every_filter_is_in_the_contract():
@@ -73,13 +79,13 @@ def test_more_readings_than_latents(spec, x64):
         check_by_textbook(spec, Recursion(), dynamics, many)
     else:
         ours, by = with_filter(dynamics, spec)
-        assert np.isfinite(eqx.filter_jit(scan_terms)(Recursion(filter=by), ours, many).nll).all()
+        assert np.isfinite(terms_of(Recursion(filter=by), ours, many).nll).all()
 
 
 def check_by_textbook(spec, switches, dynamics, observations):
     """Compare NLL of every step and the last belief with textbook code, to 1e-9."""
     ours, by = with_filter(dynamics, spec)
-    terms = eqx.filter_jit(scan_terms)(Recursion(switches.assimilate, switches.transport, by), ours, observations)
+    terms = terms_of(Recursion(switches.assimilate, switches.transport, by), ours, observations)
     A, h = np.asarray(dynamics.core.A), np.asarray(dynamics.core.h)
     matrices = (
         matrix_of(observations.observation),
@@ -106,13 +112,13 @@ def check_by_textbook(spec, switches, dynamics, observations):
 def test_a_linear_model_is_filtered_as_by_kalman_within_sampling_error(kind, size, x64):
     """Seeds are independent runs: their mean is within four standard errors, and a bias of order 1/K, of Kalman."""
     dynamics, observations = make_problem("linear", missing=0.2)
-    exact = scan_terms(Recursion(), dynamics, observations)
+    exact = terms_of(Recursion(), dynamics, observations)
     means, scores = [], []
     ours, by = with_filter(dynamics, f"{kind}:{size}{',radius=1000' * (kind == 'letkf')}")
-    run = eqx.filter_jit(lambda start: scan_terms(Recursion(filter=by), ours._replace(initial=start), observations))
     for seed in range(8):
         words = jax.random.key_data(jax.random.split(jax.random.key(seed), len(ours.initial.seeds)))
-        terms = run(ours.initial._replace(seeds=words))
+        start = ours.initial._replace(seeds=words)
+        terms = terms_of(Recursion(filter=by), ours._replace(initial=start), observations)
         means.append(np.asarray(terms.final.mean))
         scores.append(np.asarray(terms.nll).sum(axis=0))
     for found, true in ((np.array(means), exact.final.mean), (np.array(scores), exact.nll.sum(axis=0))):
@@ -123,10 +129,11 @@ def test_a_linear_model_is_filtered_as_by_kalman_within_sampling_error(kind, siz
 @pytest.mark.parametrize("spec", CASES)
 def test_nothing_read_changes_nothing(spec, x64):
     """A row without readings costs 0 nats and the belief is the predicted one; so does a missing entry on its own."""
-    (dynamics, observations), by = make_problem("hard"), parse_filter(spec)
-    belief = by.start(*dynamics.initial)
+    dynamics, observations = make_problem("hard")
+    ours, by = with_filter(dynamics, spec)
+    belief = ours.initial
     nothing = jnp.zeros(observations.mask[0].shape, bool)
-    now = step(Recursion(filter=by), dynamics, observations.observation, belief, observations.x[0], nothing)
+    now = one_step(Recursion(filter=by), dynamics, observations.observation, belief, observations.x[0], nothing)
     np.testing.assert_allclose(now.innovation.nll, 0.0, atol=1e-9)
     before, after = now.predicted.moments(), now.filtered.moments()
     np.testing.assert_allclose(after.mean, before.mean, atol=1e-9)
@@ -134,22 +141,23 @@ def test_nothing_read_changes_nothing(spec, x64):
     if spec.startswith(("enkf", "etkf", "letkf")):
         # Neither inflation nor rotation: an ensemble goes through a gap by the flow alone.
         wide = Recursion(filter=eqx.tree_at(lambda f: f.inflation, by, 1.5))
-        gap = step(wide, dynamics, observations.observation, belief, observations.x[0], nothing)
+        gap = one_step(wide, dynamics, observations.observation, belief, observations.x[0], nothing)
         np.testing.assert_array_equal(gap.filtered.members, gap.predicted.members)
     one = nothing.at[:, 0].set(True)
     values = [observations.x[0].at[:, 1].set(other) for other in (0.0, 1e3)]
-    terms = [step(Recursion(filter=by), dynamics, observations.observation, belief, x, one) for x in values]
+    terms = [one_step(Recursion(filter=by), dynamics, observations.observation, belief, x, one) for x in values]
     np.testing.assert_array_equal(terms[0].innovation.nll, terms[1].innovation.nll)
     np.testing.assert_array_equal(terms[0].filtered.mean, terms[1].filtered.mean)
 
 
 @pytest.mark.parametrize("spec", CASES)
 def test_a_window_alone_is_the_same_as_in_a_batch(spec, x64):
-    (dynamics, observations), by = make_problem("hard"), parse_filter(spec)
-    together = scan_terms(Recursion(filter=by), dynamics._replace(initial=by.start(*dynamics.initial)), observations)
-    alone = jax.tree.map(lambda a: a[1:2], dynamics.initial)
+    dynamics, observations = make_problem("hard")
+    ours, by = with_filter(dynamics, spec)
+    together = terms_of(Recursion(filter=by), ours, observations)
+    alone = dynamics._replace(initial=jax.tree.map(lambda a: a[1:2], dynamics.initial))
     single = observations._replace(x=observations.x[:, 1:2], mask=observations.mask[:, 1:2])
-    terms = scan_terms(Recursion(filter=by), dynamics._replace(initial=by.start(*alone)), single)
+    terms = terms_of(Recursion(filter=by), with_filter(alone, spec)[0], single)
     np.testing.assert_allclose(terms.nll[:, 0], together.nll[:, 1], rtol=1e-9)
 
 
@@ -161,16 +169,15 @@ def test_gradients_are_finite_differences(spec, switches, x64):
     dynamics, observations = make_problem("smooth")
     recursion = Recursion(switches.assimilate, switches.transport, by)
 
-    @eqx.filter_jit
-    def loss(parts):
+    @jax.jit
+    @jax.value_and_grad
+    def loss_and_gradient(parts):
         given = parts._replace(initial=by.start(*parts.initial))
         return jnp.sum(scan_terms(recursion, given, observations).nll)
 
     direction = random_direction(dynamics, 3)
-    gradient = jax.grad(loss)(dynamics)
-    products = jax.tree.map(lambda g, d: jnp.sum(g * d), gradient, direction)
-    ours = float(sum(jax.tree.leaves(products)))
-    expected = directional_differences(loss, dynamics, direction, step=1e-6)
+    ours = inner(loss_and_gradient(dynamics)[1], direction)
+    expected = directional_differences(lambda d: loss_and_gradient(d)[0], dynamics, direction, step=1e-6)
     assert ours == pytest.approx(expected, rel=2e-5, abs=1e-6)
 
 
@@ -192,7 +199,7 @@ def test_inference_and_training_take_every_filter(spec):
     """The same calls: windows, sweep with gate and restarts, smoother, ensembles."""
     model, recursion = make_model("hard", dtype=np.float32), Recursion(filter=parse_filter(spec))
     x, mask = make_data(rows=12, dtype=np.float32)
-    assert np.isfinite(window_nll(model, x, mask, recursion, burn_in=2).loss)
+    assert np.isfinite(eqx.filter_jit(window_nll)(model, x, mask, recursion, burn_in=2).loss)
     rows = jnp.swapaxes(jnp.where(mask, x, jnp.nan), 0, 1)
     starts = (np.array([0, 1]), np.array([5, 7]))
     swept = sweep(model, recursion, rows, gate=make_gate(0.9999), starts=starts)
@@ -228,7 +235,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(spec, x64):
     runs = []
     for seed in (0, 0, 1):
         ours, by = with_filter(dynamics, f"{spec},seed={seed}")
-        runs.append(np.asarray(scan_terms(Recursion(filter=by), ours, observations).nll))
+        runs.append(np.asarray(terms_of(Recursion(filter=by), ours, observations).nll))
     np.testing.assert_array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
 
