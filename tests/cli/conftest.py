@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sharing import make_once
 from shortening import shorten_fits
 from typer.testing import CliRunner
 
@@ -64,13 +65,15 @@ def small():
 @pytest.fixture(scope="session")
 def run(kaffee, small, tmp_path_factory) -> Path:
     """The folder of an undisturbed run; called as impatient people call it."""
-    folder = tmp_path_factory.mktemp("cli") / "lorenz63"
-    # Fixtures of a session are made before those of a module, which shorten fits elsewhere.
-    with pytest.MonkeyPatch.context() as patch:
-        shorten_fits(patch.setattr)
-        result = kaffee("fit", "lorenz63", "-o", folder, "--quiet", *small)
-    assert result.exit_code == 0, result.exception
-    return folder
+
+    def make(folder):
+        # Fixtures of a session are made before those of a module, which shorten fits elsewhere.
+        with pytest.MonkeyPatch.context() as patch:
+            shorten_fits(patch.setattr)
+            result = kaffee("fit", "lorenz63", "-o", folder, "--quiet", *small)
+        assert result.exit_code == 0, result.exception
+
+    return make_once(tmp_path_factory, "lorenz63", make)
 
 
 @pytest.fixture(scope="session")

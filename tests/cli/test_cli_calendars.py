@@ -7,22 +7,24 @@ import pandas as pd
 import pytest
 
 import kaffee as library
+from cli.conftest import TINY, sets
 from kaffee.certification.check import check
 from kaffee.data.reading import read_series
 from kaffee.metrics.scores import NLL_UNIT
 
 ROWS = 300
+ALONE = sets(*TINY, "rung=scratch")  # no linear models beside it, each with other lags, thus other programs
 MONTHS = pd.date_range("1990-01-01", periods=ROWS, freq="MS").strftime("%Y-%m-%d")
 
 
 @pytest.fixture(scope="module")
-def monthly(kaffee, tiny, values, tmp_path_factory):
+def monthly(kaffee, values, tmp_path_factory):
     """(folder of the run, data file); one month is missing."""
     place = tmp_path_factory.mktemp("monthly")
     table = pd.DataFrame(values[:ROWS], columns=["a", "b", "c"])
     table.insert(0, "date", MONTHS)
     table.drop(7).to_csv(place / "monthly.csv", index=False)
-    result = kaffee("fit", place / "monthly.csv", "-o", place / "run", "--quiet", *tiny)
+    result = kaffee("fit", place / "monthly.csv", "-o", place / "run", "--quiet", *ALONE)
     assert result.exit_code == 0, result.exception
     return place / "run", place / "monthly.csv"
 
@@ -85,12 +87,12 @@ def test_tables_have_the_dates_too(monthly):
     assert found.index.name == "date"
 
 
-def test_a_run_of_an_earlier_version_counts_seconds(kaffee, monthly, tiny, tmp_path):
+def test_a_run_of_an_earlier_version_counts_seconds(kaffee, tmp_path):
     """Years passed for steps of equal length; the fingerprint of such a run is that of seconds."""
     lines = [f"{1700 + year}-01-01,{year % 7},{year % 5},{year % 3}" for year in range(120)]
     path = tmp_path / "yearly.csv"
     path.write_text("date,a,b,c\n" + "\n".join(lines) + "\n")
-    assert kaffee("fit", path, "-o", tmp_path / "run", "--quiet", "--no-certify", *tiny).exit_code == 0
+    assert kaffee("fit", path, "-o", tmp_path / "run", "--quiet", "--no-certify", *ALONE).exit_code == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     record["data"]["fingerprint"] = read_series(path, frequency=False).fingerprint
     (tmp_path / "run" / "run.json").write_text(json.dumps(record))

@@ -6,14 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
-from cli.conftest import SMALL, sets
+from cli.conftest import TINY, sets
 from kaffee.data.writing import write_series
 from kaffee.fitting.run import Run
 from kaffee.systems.catalogue import get_system
 from kaffee.systems.simulation import simulate
 from kaffee.training import adaptation
-
-TINY = (*SMALL, "pretraining.schedule.num_updates=20", "pretraining.schedule.report_every=10")
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_a_recording_is_certified_against_itself_by_any_method(kaffee, tmp_path)
     data = tmp_path / "data.csv"
     write_series(simulate(get_system("lorenz63"), 600, observation_noise=0.1).observations, data)
     folder = tmp_path / "run"
-    assert kaffee("fit", data, "-o", folder, "--quiet", *sets(*TINY)).exit_code == 0
+    assert kaffee("fit", data, "-o", folder, "--quiet", *sets(*TINY, "rung=scratch")).exit_code == 0
     result = kaffee("dpc", folder, "--every", 5, "--quiet", "--method", "core_collapse", *sets("adaptation.scored=4"))
     assert result.exit_code == 0, result.exception
     log = json.loads((folder / "dpc-core_collapse.json").read_text())

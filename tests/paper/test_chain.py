@@ -30,7 +30,6 @@ def start(tmp_path_factory):
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
     }
     # A shell that runs the tests in the background makes its children ignore interrupts; a terminal does not.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
