@@ -10,9 +10,11 @@ moved towards the nearest, so that the map is bounded by construction.
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple, Self
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -41,6 +43,10 @@ KERNELS = {
     ),
     "gaussian": Kernel(lambda r, np=jnp: np.exp(-0.5 * r**2), lambda r, np=jnp: -np.exp(-0.5 * r**2)),
 }
+
+
+def _sum_squares(parts: list[Float[Array, "... K"]]) -> Float[Array, "... K"]:
+    return reduce(jnp.add, [part**2 for part in parts])
 
 
 class Register(Core):
@@ -169,21 +175,31 @@ class KernelMap(Register):
         }
         return cls(**arrays, kernel=kernel, num_observed=N, lags=tuple(lags))
 
-    def _differences(self, u: Float[Array, "W D"]) -> tuple[Float[Array, "W K D"], Float[Array, "W K"]]:
-        difference = u[:, None] - self.centres
-        return difference, jnp.sqrt(jnp.sum(difference**2, axis=2) + _TINY)
+    def _differences(self, u: Float[Array, "... D"]) -> list[Float[Array, "... K"]]:
+        """Compute u - c_k, coordinate by coordinate: a table whose last axis is short takes XLA ten times as long."""
+        return [u[..., j, None] - self.centres[:, j] for j in range(self.centres.shape[1])]
+
+    def _squares(self, u: Float[Array, "... D"]) -> Float[Array, "... K"]:
+        return _sum_squares(self._differences(u))
+
+    def _nearest(self, u: Float[Array, "W D"]) -> Float[Array, "W D"]:
+        """Return the nearest centre; numbers of rows as floats, since XLA finds no minimum of integers quickly."""
+        squares = jax.lax.stop_gradient(self._squares(u))
+        numbers = jnp.arange(squares.shape[1], dtype=squares.dtype)
+        least = jnp.min(squares, axis=1, keepdims=True)
+        first = jnp.min(jnp.where(squares <= least, numbers, numbers[-1]), axis=1)
+        return self.centres[first.astype(jnp.int32)]
 
     def _map(self, u: Float[Array, "W D"]) -> tuple[Float[Array, "W N"], Float[Array, "W N D"]]:
-        centre = self.centres[jnp.argmin(self._differences(u)[1], axis=1)]
-        away = u - centre
+        away = u - (centre := self._nearest(u))
         least = jnp.sqrt(jnp.sum(away**2, axis=1, keepdims=True) + _TINY)
         share = jnp.minimum(1.0, self.radius / least)
         inside = centre + share * away
-        difference, distance = self._differences(inside)
-        kernel, r = KERNELS[self.kernel], distance / self.length
+        differences = self._differences(inside)
+        kernel, r = KERNELS[self.kernel], jnp.sqrt(_sum_squares(differences) + _TINY) / self.length
         slope = kernel.slope(r) / self.length**2
         mean = self.offset + inside @ self.linear.T + kernel.profile(r) @ self.weights
-        slopes = self.linear + jnp.einsum("wkd,wk,kn->wnd", difference, slope, self.weights)
+        slopes = self.linear + jnp.stack([(each * slope) @ self.weights for each in differences], axis=2)
         # d inside / d u = share (I - e e') outside, I inside; e is the direction away from the centre.
         e = away / least
         outside = (share < 1.0).astype(u.dtype)
@@ -196,14 +212,11 @@ class KernelMap(Register):
         return jnp.clip(mean, low, high), inside_data[:, :, None] * slopes
 
     def contains(self, z: Float[Array, "... M"]) -> Bool[Array, "..."]:
-        u = z[..., jnp.array(self.read)]
-        squares = jnp.min(jnp.sum((u[..., None, :] - self.centres) ** 2, axis=-1), axis=-1)
-        return squares <= self.radius**2
+        return jnp.min(self._squares(z[..., jnp.array(self.read)]), axis=-1) <= self.radius**2
 
     def noise_scale(self, z: States) -> Float[Array, " W"]:
         """Average the squared errors of the regression around a state; they grow outside of the data."""
-        u = z[:, jnp.array(self.read)]
-        squares = jnp.sum((u[:, None] - self.centres) ** 2, axis=2)
+        squares = self._squares(z[:, jnp.array(self.read)])
         least = jnp.min(squares, axis=1, keepdims=True)
         weights = jnp.exp(0.5 * (least - squares) / self.bandwidth**2)
         # Not without limit: noise that grows with the distance would carry a run away for good.
