@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from kaffee.errors import ConfigError, unknown
 from kaffee.model.observation import Projection
@@ -80,32 +80,34 @@ class Optimiser:
     def result(self, state: PyTree, parameters: PyTree) -> PyTree:
         """Return the parameters that a run ends with: averaged iterates, or the last."""
         averages = [s for s in jax.tree.leaves(state, is_leaf=_is_average) if _is_average(s)]
-        if self.averaging is None or not averages or int(averages[0].num_iterates) == 0:
+        if self.averaging is None or not averages or (weight := float(averages[0].weight)) == 0.0:
             return parameters
-        weight = 1.0 - self.averaging ** int(averages[0].num_iterates)
         return jax.tree.map(lambda m: (m / weight).astype(m.dtype), averages[0].total)
 
 
 class _AveragedState(NamedTuple):
-    """Exponentially weighted sum of the iterates, and their number."""
+    """Exponentially weighted sum of the iterates, and the sum of the weights.
+
+    Not their number: a guard that rolls back (`kaffee.training.guard`) leaves counts as they are.
+    """
 
     total: PyTree
-    num_iterates: Int[Array, ""]
+    weight: Float[Array, ""]
 
 
 def _average_iterates(decay: float) -> optax.GradientTransformation:
     """Keep a moving average of the parameters that result from the updates; must be last in a chain.
 
-    m_n = d m_{n-1} + (1 - d) theta_n,    average_n = m_n / (1 - d^n)     (`Optimiser.result`)
+    m_n = d m_{n-1} + (1 - d) theta_n,    w_n = d w_{n-1} + (1 - d),    average_n = m_n / w_n    (`Optimiser.result`)
     """
 
     def init(parameters: PyTree) -> _AveragedState:
-        return _AveragedState(jax.tree.map(jnp.zeros_like, parameters), jnp.zeros((), jnp.int32))
+        return _AveragedState(jax.tree.map(jnp.zeros_like, parameters), jnp.zeros((), jnp.float32))
 
     def update(updates: PyTree, state: _AveragedState, parameters: PyTree = None) -> tuple[PyTree, _AveragedState]:
         moved = jax.tree.map(lambda p, u: p + u, parameters, updates)
         total = jax.tree.map(lambda m, p: decay * m + (1.0 - decay) * p, state.total, moved)
-        return updates, _AveragedState(total, state.num_iterates + 1)
+        return updates, _AveragedState(total, decay * state.weight + (1.0 - decay))
 
     return optax.GradientTransformation(init, update)
 

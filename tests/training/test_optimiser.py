@@ -14,8 +14,10 @@ from kaffee.filtering.likelihood import FROZEN_CORE, KAFFEE
 from kaffee.model.statespace import trainable
 from kaffee.model.wrappers import Confined
 from kaffee.training.adaptation import Adaptation, adapt
+from kaffee.training.guard import _roll_back
 from kaffee.training.loop import Schedule, Watcher
 from kaffee.training.optimiser import Optimiser, _label_parts
+from kaffee.training.update import initial_state
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +123,20 @@ def test_before_the_first_update_the_result_is_the_start():
     optimiser, parameters = Optimiser(averaging=0.9), parameters_of(make_model("hard", dtype=np.float32))
     state = optimiser.build(5).init(parameters)
     assert optimiser.result(state, parameters) is parameters
+
+
+def test_an_average_that_is_rolled_back_is_that_of_the_last_look():
+    optimiser, model = Optimiser("adam", learning_rate=0.1, averaging=0.7), make_model("hard", dtype=np.float32)
+    schedule = {"parts": KAFFEE.trainable_parts, "optimiser": optimiser, "num_updates": 9}
+    first = initial_state(model, guarded=True, **schedule)
+    (kept_path, kept), (path, later) = run(optimiser, model, 3), run(optimiser, model, 9)
+    then, now = (
+        eqx.tree_at(lambda each: (each.parameters, each.optimiser), first, (parameters[-1], state))
+        for parameters, state in ((kept_path, kept), (path, later))
+    )
+    back = _roll_back(now, then)
+    expected = optimiser.result(kept, kept_path[-1])
+    np.testing.assert_array_equal(optimiser.result(back.optimiser, back.parameters).core.W, expected.core.W)
 
 
 def test_averaging_does_not_change_the_iterates():
