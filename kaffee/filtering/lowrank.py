@@ -5,17 +5,23 @@ The update is exact in this family where B picks coordinates (a diagonal minus r
     D = d_o + Lambda,   G = I + L_o' D^-1 L_o,   log det Omega = sum log D + log det G,   Omega^-1 by Woodbury,
     d+ = d Lambda / (d + Lambda) on observed rows,   L+ = diag(d+ / d) L chol(G^-1)
 
-The prediction T = J (diag(d) + L L') J' is projected by a single-pass Nystrom approximation on the basis of the last
-step, a constant to gradients: V = qr(last Y), Y = T V, L' = Y chol(V'Y)^-T, d' = diag T - rowsum L'^2 + Gamma with
-exact diag T. Variances are therefore exact and only correlations are lost; with r = M it is the dense filter.
+The prediction T = J (diag(d) + L L') J' is projected by a single-pass Nystrom approximation, Y = T V,
+L' = Y chol(V'Y)^-T, d' = diag T - rowsum L'^2 + Gamma with exact diag T. Variances are therefore exact and only
+correlations are lost; with r = M it is the dense filter. Which ones are lost is V's choice, a constant to gradients:
+
+    V = G^1/2 qr(G^1/2 J L),   G = H + K^2 diag(J' G J),   H = diag(B' diag(Omega)^-1 B),   K = 1 - diag(P) H
+
+J L is the span that the filtered belief has, moved; multiplying by T adds what noise has brought. An error E of P costs
+about tr(Omega^-1 B E B' Omega^-1 B E B') / 4 nats at the next reading, that at later ones after updates and steps: G is
+the diagonal of the Gramian of the readings to come, so that V leans to what they will show (`relevance`).
 
 Its dear products are J L, J'V and Y, of size M^2 r with a dense core. They are kept for the gradient (`keep`), which
-has five more on its way back: eight in all, and memory of five M r numbers per step and window.
+has five more on its way back: eight in all, and memory of four M r numbers per step and window.
 """
 
 from collections.abc import Callable
 from math import log, pi
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,18 +36,24 @@ from kaffee.model.observation import ObservationMap, Projection
 
 Factor = Float[Array, "W M r"]
 
+# Readings ahead that the Gramian looks. With the Jacobian of now for those to come, more of them add little.
+LOOKAHEAD = 3
+# Of the largest entry of V'TV: its other entries are no more precise than this.
+_ROUNDINGS = 10.0
+
 
 class LowRankBelief(NamedTuple):
-    """A batch of N(mean, diag(diagonal) + factor factor'), with what spans the basis of its next projection.
+    """A batch of N(mean, diag(diagonal) + factor factor'), with what a reading tells of every coordinate.
 
-    The basis is made orthonormal when it is used and not before: a factorisation that nothing waits for would run
-    beside others, and two batched LAPACK calls at once can block each other for good in jaxlib 0.10 on two cores.
+    `information` is H of the last reading, all entries of it present: 1 / its variance where B picks coordinates.
+    `relevance` is the Gramian's diagonal that follows from it, by the Jacobian of the last prediction.
     """
 
     mean: States
     diagonal: States
     factor: Factor
-    basis: Factor
+    information: States
+    relevance: States
 
     def moments(self) -> Belief:
         """Return the dense Gaussian."""
@@ -79,28 +91,43 @@ class LowRankScore(NamedTuple):
     change: States
     diagonal: States
     factor: Factor
-    basis: Factor
+    information: States
 
 
 def _cholesky(S: Float[Array, "W r r"]) -> Float[Array, "W r r"]:
-    """Factor a matrix whose rounding error scales with its diagonal."""
-    jitter = relative_jitter(S.dtype) * jnp.diagonal(S, axis1=1, axis2=2)
+    """Factor a matrix whose rounding error scales with its diagonal, and with the largest entry of it."""
+    variances = jnp.diagonal(S, axis1=1, axis2=2)
+    largest = jnp.max(variances, axis=1, keepdims=True)
     # A floor far below any variance of use keeps directions without any spread finite.
     floor = 1e-30 if S.dtype == jnp.float32 else 1e-200
-    return lax.linalg.cholesky(S + jax.vmap(jnp.diag)(jitter + floor), symmetrize_input=True)
+    jitter = relative_jitter(S.dtype) * variances + _ROUNDINGS * jnp.finfo(S.dtype).eps * largest + floor
+    return lax.linalg.cholesky(S + jax.vmap(jnp.diag)(jitter), symmetrize_input=True)
 
 
-def project(product: Callable[[Factor], Factor], diagonal: States, basis: Factor) -> tuple[States, Factor, Factor]:
-    """Approximate a covariance T, given as X -> T X and its diagonal, by diag(d) + L L'; returns d, L and a new basis.
+def project(
+    product: Callable[[Factor], Factor], diagonal: States, span: Factor, weight: States
+) -> tuple[States, Factor]:
+    """Approximate a covariance T, given as X -> T X and its diagonal, by diag(d) + L L'; returns d and L.
 
     d is not negative: the Nystrom approximation never exceeds T, but for rounding.
     """
-    V = jnp.linalg.qr(lax.stop_gradient(basis))[0]
+    # The factorisation is made where it is used: one that nothing waits for would run beside others, and two batched
+    # LAPACK calls at once can block each other for good in jaxlib 0.10 on two cores.
+    root = jnp.sqrt(weight)[:, :, None]
+    V = root * jnp.linalg.qr(root * lax.stop_gradient(span))[0]
     Y = product(V)
-    R = _cholesky(V.mT @ Y)
-    L = Y @ invert_factor(R).mT
-    rest = jnp.maximum(diagonal - jnp.sum(L**2, axis=2), 0.0)
-    return rest, L, lax.stop_gradient(Y)
+    L = Y @ invert_factor(_cholesky(V.mT @ Y)).mT
+    return jnp.maximum(diagonal - jnp.sum(L**2, axis=2), 0.0), L
+
+
+def relevance(J: Any, variance: States, information: States) -> States:
+    """Compute G, what an error of every coordinate costs at readings to come, by the Jacobian of now."""
+    kept = jnp.clip(1.0 - variance * information, 0.0, 1.0) ** 2
+    G = information
+    for _ in range(LOOKAHEAD):
+        G = information + kept * J.square_apply_transposed(G)
+    # Coordinates that nothing shows stay in the basis, if last: with r = M all of them are needed.
+    return jnp.maximum(G, jnp.finfo(G.dtype).eps ** 0.5 * jnp.max(G, axis=1, keepdims=True))
 
 
 class LowRank(Filter):
@@ -117,7 +144,7 @@ class LowRank(Filter):
         if self.rank < 1:
             raise ConfigError(f"A low-rank filter needs a rank of at least 1, as in lowrank:20; not {self.rank}.")
 
-    def _first_basis(self, variance: States) -> Factor:
+    def _largest(self, variance: States) -> Factor:
         """Return unit vectors of the coordinates of the largest variance."""
         M = variance.shape[1]
         largest = lax.stop_gradient(lax.top_k(variance, min(self.rank, M))[1])
@@ -125,15 +152,18 @@ class LowRank(Filter):
 
     def start(self, mean: States, covariance: Covariances) -> LowRankBelief:
         """Project a dense covariance, on its largest columns first: a diagonal one of few large entries is exact."""
-        diagonal = jnp.diagonal(covariance, axis1=1, axis2=2)
-        V = project(lambda X: covariance @ X, diagonal, self._first_basis(diagonal))[2]
+        diagonal, even = jnp.diagonal(covariance, axis1=1, axis2=2), jnp.ones_like(mean)
+        L = project(lambda X: covariance @ X, diagonal, self._largest(diagonal), even)[1]
         # Uncorrelated coordinates stay so: rounding aside, projecting a diagonal matrix on unit vectors is exact.
-        return LowRankBelief(mean, *project(lambda X: covariance @ X, diagonal, V))
+        return LowRankBelief(mean, *project(lambda X: covariance @ X, diagonal, L, even), even, even)
 
     def start_independent(self, mean: States, variance: States) -> LowRankBelief:
-        """Take variances as they are: there is nothing to project, and nothing of size M^2 to build."""
-        V = self._first_basis(variance)
-        return LowRankBelief(mean, variance, jnp.zeros_like(V), V)
+        """Write the largest variances as a factor: nothing is lost, and nothing of size M^2 is built."""
+        V = self._largest(variance)
+        # The root of a variance of 0 has no derivative.
+        std = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
+        even = jnp.ones_like(mean)
+        return LowRankBelief(mean, variance * (1.0 - jnp.sum(V, axis=2)), std[:, :, None] * V, even, even)
 
     def predict(
         self, core: Core, process_variance: Float[Array, "#W M"], belief: LowRankBelief, *, transport: bool
@@ -141,7 +171,8 @@ class LowRank(Filter):
         scale = self.inflation**2
         if not transport:
             d = scale * belief.diagonal + process_variance
-            return LowRankBelief(core.predict_mean(belief.mean), d, self.inflation * belief.factor, belief.basis)
+            told = belief.information, belief.relevance
+            return LowRankBelief(core.predict_mean(belief.mean), d, self.inflation * belief.factor, *told)
         mean, J = core.linearise_products(belief.mean)
         # Three products of size M^2 r; with these kept, the way back has five more and none of the first.
         d, JL = belief.diagonal, keep(J.apply(belief.factor))
@@ -151,8 +182,9 @@ class LowRank(Filter):
             return keep(J.apply(d[:, :, None] * back) + JL @ (belief.factor.mT @ back))
 
         diagonal = J.square_apply(d) + jnp.sum(JL**2, axis=2)
-        rest, L, V = project(product, diagonal, belief.basis)
-        return LowRankBelief(mean, scale * rest + process_variance, self.inflation * L, V)
+        weight = lax.stop_gradient(relevance(J, scale * diagonal + process_variance, belief.information))
+        rest, L = project(product, diagonal, JL, weight)
+        return LowRankBelief(mean, scale * rest + process_variance, self.inflation * L, belief.information, weight)
 
     def score(
         self,
@@ -167,6 +199,7 @@ class LowRank(Filter):
         if not isinstance(observation, Projection):
             return self._score_any(predicted, v, present, observation, observation_variance)
         d, L, N = predicted.diagonal, predicted.factor, observation.num_observed
+        told = observation.lift(_precision(predicted, observation, observation_variance))
         # Missing: 1 / D = 0 takes the entry out of G, and log D = 0 out of the likelihood.
         D = jnp.where(mask, (d[:, :N] + observation_variance) * (1.0 + relative_jitter(d.dtype)), 1.0)
         weight = present / D
@@ -186,7 +219,7 @@ class LowRank(Filter):
         kept = jnp.concatenate([1.0 - weight * d[:, :N], jnp.ones_like(d[:, N:])], axis=1)
         # L+ = diag(kept) L R^-T, since G^-1 = R^-T R^-1.
         posterior = (kept[:, :, None] * L) @ Ri.mT
-        return LowRankScore(v, _whiten(v, weight, nis), nll, change, kept * d, posterior, predicted.basis)
+        return LowRankScore(v, _whiten(v, weight, nis), nll, change, kept * d, posterior, told)
 
     def _score_any(
         self,
@@ -198,7 +231,10 @@ class LowRank(Filter):
     ) -> LowRankScore:
         """Score by a dense Omega and project the filtered covariance, where B is no choice of coordinates."""
         d, L = predicted.diagonal, predicted.factor
-        B = present[:, :, None] * observation.tangent(predicted.mean).matrix()
+        B = observation.tangent(predicted.mean).matrix()
+        precision = _precision(predicted, observation, observation_variance)
+        told = jnp.einsum("...nm,wn->wm", lax.stop_gradient(B) ** 2, precision)
+        B = present[:, :, None] * B
         BL = B @ L
         BP = B * d[:, None, :] + BL @ L.mT
         S = BP @ B.mT
@@ -214,12 +250,18 @@ class LowRank(Filter):
             return d[:, :, None] * V + L @ (L.mT @ V) - C.mT @ (C @ V)
 
         diagonal = d + jnp.sum(L**2, axis=2) - jnp.sum(C**2, axis=1)
-        rest, factor, basis = project(product, diagonal, predicted.basis)
+        rest, factor = project(product, diagonal, L, predicted.relevance)
         change = jnp.einsum("wnm,wn->wm", C, y)
-        return LowRankScore(v, y, nll, change, rest, factor, basis)
+        return LowRankScore(v, y, nll, change, rest, factor, told)
 
     def assimilate(self, predicted: LowRankBelief, scored: LowRankScore) -> LowRankBelief:
-        return LowRankBelief(predicted.mean + scored.change, scored.diagonal, scored.factor, scored.basis)
+        mean = predicted.mean + scored.change
+        return LowRankBelief(mean, scored.diagonal, scored.factor, scored.information, predicted.relevance)
+
+
+def _precision(predicted: LowRankBelief, observation: ObservationMap, observation_variance: Variances) -> Readings:
+    """Compute diag(Omega)^-1 as if nothing were missing, a constant to gradients."""
+    return lax.stop_gradient(1.0 / (predicted.signal_variance(observation) + observation_variance))
 
 
 def _whiten(v: Readings, weight: Readings, nis: Float[Array, " W"]) -> Readings:

@@ -112,6 +112,12 @@ class GatedTangent(NamedTuple):
         own = self.A**2 * d + 2.0 * self.A * diagonal(self.W) * s * d
         return own + transported_variances(self.W, s**2 * d)
 
+    def square_apply_transposed(self, d: States) -> States:
+        """Compute (J o J)' d = A^2 d + 2 A diag(W) s d + s^2 (W o W)' d."""
+        s = self.slopes
+        own = self.A**2 * d + 2.0 * self.A * diagonal(self.W) * s * d
+        return own + s**2 * transported_variances(self.W.T, d)
+
 
 class ALRNN(Core):
     """z' = A z + W phi(z) + h, where phi gates the last P coordinates only (Eq. alrnn).

@@ -53,6 +53,10 @@ class Tangent(NamedTuple):
         """Compute diag(J diag(d) J'), the variances that independent coordinates pass on."""
         return jnp.einsum("wij,wj->wi", self.J**2, d)
 
+    def square_apply_transposed(self, d: States) -> States:
+        """Compute diag(J' diag(d) J), what costs of the next state are for the coordinates of this one."""
+        return jnp.einsum("wij,wi->wj", self.J**2, d)
+
 
 class Core(eqx.Module):
     """The autonomous, noise-free transition map z_{t+1} = F(z_t) of section 2.1."""

@@ -45,6 +45,10 @@ class ConfinedTangent(NamedTuple):
         """Compute diag(J diag(d) J')."""
         return self.inner.square_apply(self.inside * d)
 
+    def square_apply_transposed(self, d: States) -> States:
+        """Compute diag(J' diag(d) J)."""
+        return self.inside * self.inner.square_apply_transposed(d)
+
 
 class Confined(Core):
     """F(clip(z, low, high)): the inner core at the nearest point of a box.

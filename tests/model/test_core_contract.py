@@ -55,6 +55,8 @@ def test_products_with_the_tangent_are_those_with_the_jacobian(kind, x64):
     np.testing.assert_allclose(tangent.apply(jnp.asarray(X)), J @ X, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(tangent.apply_transposed(jnp.asarray(X)), J.mT @ X, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(tangent.square_apply(jnp.asarray(d)), np.einsum("wij,wj->wi", J**2, d), rtol=1e-12)
+    back = tangent.square_apply_transposed(jnp.asarray(d))
+    np.testing.assert_allclose(back, np.einsum("wij,wi->wj", J**2, d), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["straight_through", "polynomial"])
