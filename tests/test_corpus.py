@@ -32,7 +32,7 @@ def others():
 
 @pytest.fixture(scope="module")
 def chaotic():
-    return corpus.generate(0, num_chaotic=5, num_other=0, long=10 * SHORT)
+    return corpus.generate(1, num_chaotic=5, num_other=0, long=4 * SHORT)
 
 
 @pytest.fixture(scope="module")
