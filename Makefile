@@ -31,9 +31,10 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-# Linear algebra on one thread: two workers on two cores with two threads each wait for one another.
+# Linear algebra on one thread: two workers on two cores with two threads each wait for one another. Files in their
+# order, which ends with doctests: short ones, so that no worker is left with a long file.
 unit: .venv/.dev
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: lint types unit
 

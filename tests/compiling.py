@@ -20,11 +20,14 @@ def compile_quickly(environment: MutableMapping[str, str]) -> None:
     """Share compiled programs between processes, including those that tests start, and with the next run."""
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
     environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    # Operations need not remember which lines of Python they come from.
+    environment.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
     # This process has already read its environment.
     jax.config.update("jax_compilation_cache_dir", environment["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update(
         "jax_persistent_cache_min_compile_time_secs", float(environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
     )
+    jax.config.update("jax_traceback_in_locations_limit", int(environment["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"]))
     if "XLA_FLAGS" not in environment:
         environment["XLA_FLAGS"] = QUICK if _known(QUICK, environment) else ""
 
