@@ -82,20 +82,41 @@ def split_seeds(seeds: UInt32[Array, "W 2"]) -> tuple[UInt32[Array, "W 2"], Key[
 
 
 def draw_normal(keys: Key[Array, " W"], shape: tuple[int, ...], dtype: Any) -> Float[Array, "W ..."]:
-    """Draw standard normal numbers for every window by its own key."""
-    return jax.vmap(lambda key: jax.random.normal(key, shape, dtype))(keys)
+    """Draw standard normal numbers for every window by its own key, and once where all windows have the same."""
+
+    def one(key: Key[Array, ""]) -> Float[Array, "..."]:
+        return jax.random.normal(key, shape, dtype)
+
+    words = jax.random.key_data(keys)
+    shared = jnp.all(words == words[:1])
+    return lax.cond(shared, lambda: jnp.broadcast_to(one(keys[0]), (len(keys), *shape)), lambda: jax.vmap(one)(keys))
 
 
 def start_members(mean: States, covariance: Covariances, size: int, seed: int) -> tuple[Members, UInt32[Array, "W 2"]]:
     """Draw the members of N(mean, covariance), and the random state that goes with them."""
+    variances = jnp.diagonal(covariance, axis1=1, axis2=2)
+    jitter = relative_jitter(mean.dtype) * variances + jnp.finfo(mean.dtype).tiny ** 0.5
+    root = lax.linalg.cholesky(covariance + jax.vmap(jnp.diag)(jitter), symmetrize_input=True)
+    noise, seeds = _first_noise(mean, size, seed)
+    return mean[:, None] + noise @ root.mT, seeds
+
+
+def start_independent_members(
+    mean: States, variance: States, size: int, seed: int
+) -> tuple[Members, UInt32[Array, "W 2"]]:
+    """Draw the members of N(mean, diag(variance)) with the noise of `start_members`, and nothing of size M^2."""
+    # The root of a variance of 0 has no derivative.
+    std = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
+    noise, seeds = _first_noise(mean, size, seed)
+    return mean[:, None] + noise * std[:, None], seeds
+
+
+def _first_noise(mean: States, size: int, seed: int) -> tuple[Members, UInt32[Array, "W 2"]]:
     W, M = mean.shape
     # All windows share their noise: a window alone is then the same as in a batch.
     key = jax.random.key_data(jax.random.key(seed)).astype(jnp.uint32)
     seeds, keys = split_seeds(jnp.broadcast_to(key, (W, 2)))
-    variances = jnp.diagonal(covariance, axis1=1, axis2=2)
-    jitter = relative_jitter(mean.dtype) * variances + jnp.finfo(mean.dtype).tiny ** 0.5
-    root = lax.linalg.cholesky(covariance + jax.vmap(jnp.diag)(jitter), symmetrize_input=True)
-    return mean[:, None] + draw_normal(keys, (size, M), mean.dtype) @ root.mT, seeds
+    return draw_normal(keys, (size, M), mean.dtype), seeds
 
 
 def move_members(
@@ -109,7 +130,8 @@ def move_members(
 ) -> Members:
     """Take members one step ahead with process noise; without transport they keep their distances from the mean."""
     if transport:
-        moved = jnp.swapaxes(jax.vmap(core.predict_mean)(jnp.swapaxes(members, 0, 1)), 0, 1)
+        # A core may hold noise and inputs for each window, which its members share.
+        moved = jax.vmap(core.stepper(), in_axes=1, out_axes=1)(members)
     else:
         moved = members + (core.predict_mean(mean) - mean)[:, None]
     return moved + jnp.sqrt(process_variance)[:, None] * noise
@@ -135,6 +157,9 @@ class EnsembleFilter(Filter):
 
     def start(self, mean: States, covariance: Covariances) -> Ensemble:
         return Ensemble(*start_members(mean, covariance, self.size, self.seed))
+
+    def start_independent(self, mean: States, variance: States) -> Ensemble:
+        return Ensemble(*start_independent_members(mean, variance, self.size, self.seed))
 
     def predict(
         self, core: Core, process_variance: Float[Array, "#W M"], belief: Ensemble, *, transport: bool
@@ -170,9 +195,10 @@ class EnsembleFilter(Filter):
 
     def finish(self, predicted: Ensemble, members: Members, present: Readings) -> Members:
         """Widen updated members around their mean; where nothing was read, the predicted ones stay, to the bit."""
-        mean = jnp.mean(members, axis=1, keepdims=True)
-        read = jnp.any(present > 0, axis=1)[:, None, None]
-        return jnp.where(read, mean + self.inflation * (members - mean), predicted.members)
+        if not (isinstance(self.inflation, float) and self.inflation == 1.0):
+            mean = jnp.mean(members, axis=1, keepdims=True)
+            members = mean + self.inflation * (members - mean)
+        return jnp.where(jnp.any(present > 0, axis=1)[:, None, None], members, predicted.members)
 
 
 class EnKF(EnsembleFilter):

@@ -18,7 +18,14 @@ from jaxtyping import Array, Float, Key, UInt32
 from kaffee.errors import ConfigError
 from kaffee.filtering.beliefs import DiscreteScore, Filter
 from kaffee.filtering.gaussian import Belief, Readings, Seen, Variances, relative_jitter
-from kaffee.filtering.kalman_ensembles import Members, draw_normal, move_members, split_seeds, start_members
+from kaffee.filtering.kalman_ensembles import (
+    Members,
+    draw_normal,
+    move_members,
+    split_seeds,
+    start_independent_members,
+    start_members,
+)
 from kaffee.model.core import Core, Covariances, States
 from kaffee.model.discrete import Discrete
 from kaffee.model.observation import ObservationMap
@@ -93,8 +100,13 @@ class ParticleFilter(Filter):
             )
 
     def start(self, mean: States, covariance: Covariances) -> Particles:
-        members, seeds = start_members(mean, covariance, self.size, self.seed)
-        return Particles(members, jnp.full(members.shape[:2], -log(self.size), mean.dtype), seeds)
+        return self._weigh_evenly(*start_members(mean, covariance, self.size, self.seed))
+
+    def start_independent(self, mean: States, variance: States) -> Particles:
+        return self._weigh_evenly(*start_independent_members(mean, variance, self.size, self.seed))
+
+    def _weigh_evenly(self, members: Members, seeds: UInt32[Array, "W 2"]) -> Particles:
+        return Particles(members, jnp.full(members.shape[:2], -log(self.size), members.dtype), seeds)
 
     def predict(
         self, core: Core, process_variance: Float[Array, "#W M"], belief: Particles, *, transport: bool
