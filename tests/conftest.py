@@ -22,7 +22,7 @@ def pytest_collection_finish():
     """Look for garbage rarely, and not in what was imported: JAX keeps millions of small objects, few are garbage."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.fixture
