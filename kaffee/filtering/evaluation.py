@@ -194,7 +194,8 @@ def evaluate_free_runs(
     """
     standard = starts if scaler is None else scaler.transform(starts)
     first = start_state(model, jnp.asarray(standard, model.dtype))
-    run = free_run(model, first, num_steps, key=key, core_key=core_key, transient=transient, inputs=inputs)
+    whole = jnp.asarray(transient, jnp.int32)
+    run = free_run(model, first, num_steps, key=key, core_key=core_key, transient=whole, inputs=inputs)
     diverged_at = np.asarray(run.diverged_at)
     stays = diverged_at == 0
     observations = np.asarray(run.observations, np.float64)[stays]

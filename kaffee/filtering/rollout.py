@@ -50,7 +50,7 @@ def free_run(
     *,
     key: Key[Array, ""] | None = None,
     core_key: Key[Array, ""] | None = None,
-    transient: int = 0,
+    transient: int | Int[Array, ""] = 0,
     bound: float = DIVERGENCE_BOUND,
     inputs: InputRuns | None = None,
 ) -> _Rollout:
@@ -61,7 +61,8 @@ def free_run(
     Args:
         key: Turns the shell on: process noise at each step, observation noise on the output. None: the bare core.
         core_key: Draws the noise inside the core, which belongs to it and not to the shell (DynaMix's gate).
-        transient: Steps that are run first and not kept; divergence within them counts.
+        transient: Steps that are run first and not kept; divergence within them counts. As an array one program serves
+            any number of them.
         bound: Largest coordinate that still counts as on the attractor.
         inputs: Of a model that takes any, from the first step of the transient on; None: their mean throughout.
     """
@@ -89,7 +90,7 @@ def free_run(
     none = jnp.zeros(start.shape[0], jnp.int32)
     carry = jax.lax.fori_loop(0, -(-transient // _CHUNK), pass_chunk, (start, none, none))
     (_, diverged_at, outside), (states, xs) = jax.lax.scan(body, carry, draw(transient + jnp.arange(num_steps)))
-    clipped = outside.astype(model.dtype) / max(transient + num_steps, 1)
+    clipped = outside.astype(model.dtype) / jnp.maximum(transient + num_steps, 1).astype(model.dtype)
     return _Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at, clipped)
 
 
