@@ -66,7 +66,7 @@ def free_run(
         bound: Largest coordinate that still counts as on the attractor.
         inputs: Of a model that takes any, from the first step of the transient on; None: their mean throughout.
     """
-    model = _let_return(model.exact())
+    model, transient = _let_return(model.exact()), jnp.asarray(transient, jnp.int32)
 
     def body(carry: _Carry, now: tuple[Array, Array | None, _Pair | None]) -> tuple[_Carry, _Pair]:
         (z, diverged_at, outside), (t, eps, noise) = carry, now
@@ -83,13 +83,15 @@ def free_run(
 
     def pass_chunk(index: Array, carry: _Carry) -> _Carry:
         first = index * _CHUNK
-        drawn = draw(first + jnp.arange(_CHUNK))
+        drawn = draw(first + jnp.arange(_CHUNK, dtype=jnp.int32))
         take = lambda i, carry: body(carry, jax.tree.map(lambda each: each[i], drawn))[0]  # noqa: E731
         return jax.lax.fori_loop(0, jnp.minimum(_CHUNK, transient - first), take, carry)
 
     none = jnp.zeros(start.shape[0], jnp.int32)
     carry = jax.lax.fori_loop(0, -(-transient // _CHUNK), pass_chunk, (start, none, none))
-    (_, diverged_at, outside), (states, xs) = jax.lax.scan(body, carry, draw(transient + jnp.arange(num_steps)))
+    (_, diverged_at, outside), (states, xs) = jax.lax.scan(
+        body, carry, draw(transient + jnp.arange(num_steps, dtype=jnp.int32))
+    )
     clipped = outside.astype(model.dtype) / jnp.maximum(transient + num_steps, 1).astype(model.dtype)
     return _Rollout(jnp.swapaxes(states, 0, 1), jnp.swapaxes(xs, 0, 1), diverged_at, clipped)
 
