@@ -73,6 +73,10 @@ class ParticleScore(NamedTuple):
     nll: Float[Array, " W"]
     log_weights: Float[Array, "W K"]
 
+    def effective_size(self) -> Float[Array, " W"]:
+        """Return how many particles count after the reading and before any resampling, 1 / sum w^2."""
+        return jnp.exp(-jax.scipy.special.logsumexp(2.0 * lax.stop_gradient(self.log_weights), axis=1))
+
 
 class ParticleFilter(Filter):
     """Particles that move by the model and are weighted by the likelihood of the reading.
@@ -163,7 +167,7 @@ class ParticleFilter(Filter):
         seeds, keys = split_seeds(predicted.seeds)
         log_w, K = scored.log_weights, self.size
         weights = jnp.exp(lax.stop_gradient(log_w))
-        wanted = 1.0 / jnp.sum(weights**2, axis=1) < self.resample_below * K
+        wanted = scored.effective_size() < self.resample_below * K
 
         def resample(key: Key[Array, ""], w: Float[Array, " K"]) -> Array:
             points = (jnp.arange(K, dtype=w.dtype) + jax.random.uniform(key, dtype=w.dtype)) / K

@@ -288,6 +288,13 @@ def test_another_filter_is_one_option_away(kaffee, trained, reconstruction, file
     assert load(ours.save(tmp_path / "model")).filter_name == name
 
 
+def test_particles_that_collapsed_are_a_warning(kaffee, trained, file, tmp_path):
+    result = kaffee("filter", trained, file, "-o", tmp_path / "few.csv", "--filter", "particle:2")
+    assert "warning: the particles collapsed: in " in result.stderr
+    result = kaffee("filter", trained, file, "-o", tmp_path / "dense.csv", "--filter", "ekf")
+    assert "collapsed" not in result.stderr
+
+
 def test_a_misspelt_filter_is_refused_before_the_work(refused, trained, file, tmp_path):
     message = refused("forecast", trained, file, "-o", tmp_path / "out.csv", "--filter", "kalman")
     assert "kalman" in message

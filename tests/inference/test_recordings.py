@@ -12,7 +12,7 @@ from kaffee.data.windows import padded
 from kaffee.data.writing import write_series
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.sweep import run_filter
-from kaffee.inference.recordings import filter_recordings, impute, smooth
+from kaffee.inference.recordings import COLLAPSE_WARNING, filter_recordings, impute, smooth
 
 
 @pytest.fixture(scope="module")
@@ -255,3 +255,15 @@ def test_covariances_are_kept_on_request(reconstruction):
         variances = np.diagonal(estimate.state_covariance, axis1=1, axis2=2)
         np.testing.assert_allclose(np.sqrt(variances), estimate.state_std, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(estimate.state_covariance, estimate.state_covariance.swapaxes(1, 2), atol=1e-6)
+
+
+def test_particles_say_how_many_of_them_count(reconstruction):
+    """By the fewest there are, of which one wins, and by many; other filters have no weights to speak of."""
+    few, many = (
+        filter_recordings(reconstruction.with_filter(f"particle:{size}"), recordings()).facts for size in (2, 2000)
+    )
+    assert few["collapsed_fraction"] > COLLAPSE_WARNING
+    assert 1.0 <= few["effective_particles"] < 2.0
+    assert many["collapsed_fraction"] < COLLAPSE_WARNING
+    assert 20.0 < many["effective_particles"] <= 2000.0
+    assert "effective_particles" not in filter_recordings(reconstruction, recordings()).facts
