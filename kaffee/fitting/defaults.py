@@ -24,6 +24,8 @@ from kaffee.training.selection import hold_back
 MOST_LAGGED, MOST_COORDINATES = 160, 40
 # Floating-point operations of a stage: some minutes on two cores. Products of vectors are ten times as slow.
 AFFORDABLE, LEAST_UPDATES = 4e12, 100
+# Iterates are averaged over one in so many updates.
+AVERAGED = 20
 # Updates of a model in context, and steps of their windows: it begins where others end.
 CONTEXT_UPDATES, CONTEXT_SCORED = 100, 32
 PRESETS = ("quick", "paper")
@@ -94,10 +96,10 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
     burn_in = max(min(8, longest - 1 - scored), 0)
     forcing = _count_updates(20 * rows, 60_000 if rung == "scratch" else 20_000, 16 * window * M**2 * 60)
     filtering = _count_updates(3 * rows, 10_000, 16 * (scored + burn_in) * M**3 * 12)
-    follow, looks = "as many as the rows are worth and time allows", 40
+    follow, looks = "as many as the rows are worth and time allows", 20
     if preset == "quick":
         forcing, filtering = (max(each // 10, LEAST_UPDATES) for each in (forcing, filtering))
-        follow, looks = "quick: a tenth of what the rows are worth", 4
+        follow, looks = "quick: a tenth of what the rows are worth", 3
     suggested = [
         Suggested("rung", rung, why),
         Suggested("pretraining.forcing.interval", interval, f"half of {memory}; 10 to 50"),
@@ -115,9 +117,13 @@ def suggest(series: Series, settings: FitSettings | None = None, preset: str | N
     ]
     if rung == "scratch":
         suggested = [each for each in suggested if each.key not in ("rung", "pretraining.optimiser.clip_norm")]
+    else:
+        # Single iterates jump about while steps are large, and the guard would send most of them back.
+        averaging = round(1.0 - AVERAGED / filtering, 6)
+        suggested.append(Suggested("adaptation.optimiser.averaging", averaging, "over a twentieth of the updates"))
     if get_method(settings.method).train_core:
         suggested.append(Suggested("adaptation.confine", 0.25, "free runs stay near the training data"))
-        look = min(250, max(filtering // looks, 10))
+        look = min(500, max(filtering // looks, 10))
         suggested.append(Suggested("adaptation.guard", look, "a core whose free runs or forecasts get worse goes back"))
     if maps is not None and settings.core.start is None:
         suggested.insert(0, Suggested("observation.components", N, "as many as make held-back rows most likely"))
