@@ -171,7 +171,10 @@ class ParticleFilter(Filter):
 
         def resample(key: Key[Array, ""], w: Float[Array, " K"]) -> Array:
             points = (jnp.arange(K, dtype=w.dtype) + jax.random.uniform(key, dtype=w.dtype)) / K
-            return jnp.clip(jnp.searchsorted(jnp.cumsum(w), points), 0, K - 1)
+            # Rounding leaves the sum of the weights beside 1: a point beyond it would take the last particle, whatever
+            # its weight, and the logarithm of a weight of 0 is not finite.
+            total = jnp.cumsum(w)
+            return jnp.clip(jnp.searchsorted(total, points * total[-1]), 0, K - 1)
 
         chosen = jax.vmap(resample)(keys, weights)
         copies = jax.vmap(lambda z, i: z[i])(predicted.members, chosen)
