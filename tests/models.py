@@ -39,6 +39,11 @@ PROPERTY = settings(
 )
 
 
+def array(values, dtype=None):
+    """Place NumPy numbers on the device; `jnp.asarray` compiles a program for every shape and type."""
+    return jax.device_put(np.asarray(values, dtype))
+
+
 class Swing(eqx.Module):
     """A user's own map without a Jacobian: a damped, coupled sine."""
 
@@ -53,7 +58,7 @@ def make_core(kind, *, latent_dim=LATENT, seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
 
     def draw(*shape, scale=0.4):
-        return jnp.asarray(scale * rng.standard_normal(shape), dtype)
+        return array(scale * rng.standard_normal(shape), dtype)
 
     M = latent_dim
     match kind:
@@ -79,7 +84,7 @@ def make_map(kind, *, dtype=np.float64):
     if kind == "projection":
         return Projection(OBSERVED, LATENT)
     B = np.random.default_rng(7).standard_normal((OBSERVED, LATENT))
-    return LinearObservation(jnp.asarray(B, dtype))
+    return LinearObservation(array(B, dtype))
 
 
 def matrix_of(observation):
@@ -94,7 +99,7 @@ def make_model(core="smooth", observation="projection", *, seed=0, dtype=np.floa
         core=make_core(core, seed=seed, dtype=dtype) if isinstance(core, str) else core,
         shell=Shell.from_std(rng.uniform(0.2, 0.6, LATENT), rng.uniform(0.3, 0.8, OBSERVED), dtype),
         observation=make_map(observation, dtype=dtype),
-        embedding=jnp.asarray(rng.uniform(-0.7, 0.7, (LATENT, OBSERVED)), dtype),
+        embedding=array(rng.uniform(-0.7, 0.7, (LATENT, OBSERVED)), dtype),
     )
 
 
@@ -106,7 +111,7 @@ def make_data(*, missing=0.3, seed=0, rows=STEPS + 1, windows=WINDOWS, dtype=np.
     mask[:, 0] = True
     if missing and rows > 2:
         mask[0, 2] = False  # one step without any observation
-    return jnp.asarray(np.where(mask, x, np.nan), dtype), jnp.asarray(mask)
+    return array(np.where(mask, x, np.nan), dtype), array(mask)
 
 
 def make_belief(*, seed=0, windows=WINDOWS, latent_dim=LATENT, dtype=np.float64):
@@ -115,7 +120,7 @@ def make_belief(*, seed=0, windows=WINDOWS, latent_dim=LATENT, dtype=np.float64)
     root = rng.standard_normal((windows, latent_dim, latent_dim))
     covariance = 0.3 * root @ np.swapaxes(root, 1, 2) / latent_dim + 0.1 * np.eye(latent_dim)
     mean = rng.standard_normal((windows, latent_dim))
-    return Belief(jnp.asarray(mean, dtype), jnp.asarray(covariance, dtype))
+    return Belief(array(mean, dtype), array(covariance, dtype))
 
 
 def make_problem(core="smooth", observation="projection", *, missing=0.3, seed=0):
@@ -145,7 +150,7 @@ def random_direction(tree, seed):
     """Draw a standard normal tree of the same structure, with symmetric changes of a belief's covariance."""
     arrays = eqx.filter(tree, eqx.is_inexact_array)
     rng = np.random.default_rng(seed)
-    direction = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape), a.dtype), arrays)
+    direction = jax.tree.map(lambda a: array(rng.standard_normal(a.shape), a.dtype), arrays)
     if isinstance(direction, Dynamics):
         direction = symmetric_start(direction)
     return direction

@@ -4,7 +4,6 @@ from functools import cache
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from kaffee.data.series import Series
@@ -63,13 +62,16 @@ def small_model(*, dtype=np.float32, B=None):
     """Build an AL-RNN of the usual size from NumPy arrays, so that nothing has to be compiled for it."""
     rng = np.random.default_rng(0)
 
+    def place(values):
+        return jax.device_put(np.asarray(values, dtype))
+
     def draw(*shape, scale=0.3):
-        return jnp.asarray(scale * rng.standard_normal(shape), dtype)
+        return place(scale * rng.standard_normal(shape))
 
     return StateSpaceModel(
         core=ALRNN(0.5 + draw(LATENT), draw(LATENT, LATENT), draw(LATENT), num_gates=2),
         shell=Shell(draw(LATENT) - 2, draw(OBSERVED) - 2),
-        observation=Projection(OBSERVED, LATENT) if B is None else LinearObservation(jnp.asarray(B, dtype)),
+        observation=Projection(OBSERVED, LATENT) if B is None else LinearObservation(place(B)),
         embedding=draw(LATENT, OBSERVED),
     )
 

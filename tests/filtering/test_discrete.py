@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import (
+    array,
     directional_differences,
     inner,
     make_data,
@@ -39,14 +40,19 @@ def log_density(kind, x, s):
     return x * eta - np.exp(eta) - gammaln(x + 1) if kind == "poisson" else x * eta - np.logaddexp(0, eta)
 
 
+begin = eqx.filter_jit(lambda by, mean, covariance: by.start(mean, covariance))
+one_update = eqx.filter_jit(update)
+terms_of = eqx.filter_jit(scan_terms)
+
+
 def condition(kind, spec, x, mask=(True, True, True)):
     """Update N(MEAN, COVARIANCE) by a row of readings."""
-    by, likelihood = parse_filter(spec), Discrete(jnp.asarray(OFFSET), jnp.asarray(GAIN), kind)
-    core = Linear(jnp.eye(2), jnp.zeros(2))
-    belief = by.start(jnp.asarray(MEAN)[None], jnp.asarray(COVARIANCE)[None])
-    dynamics = Dynamics(core, jnp.zeros(2), jnp.ones(3), belief, discrete=likelihood)
-    y, seen = likelihood.encode(jnp.asarray(x))[None], jnp.asarray(mask)[None]
-    return update(Recursion(filter=by), dynamics, LinearObservation(jnp.asarray(B)), belief, y, seen)
+    by, likelihood = parse_filter(spec), Discrete(array(OFFSET), array(GAIN), kind)
+    core = Linear(array(np.eye(2)), array(np.zeros(2)))
+    belief = begin(by, array(MEAN[None]), array(COVARIANCE[None]))
+    dynamics = Dynamics(core, array(np.zeros(2)), array(np.ones(3)), belief, discrete=likelihood)
+    y, seen = likelihood.encode(array(x))[None], array([mask])
+    return one_update(Recursion(filter=by), dynamics, LinearObservation(array(B)), belief, y, seen)
 
 
 def integrate(kind, x, mask=(True, True, True)):
@@ -117,12 +123,13 @@ def test_the_gradient_of_counts_is_that_of_finite_differences(kind, spec, x64):
     recursion = Recursion(filter=parse_filter(spec))
 
     @eqx.filter_jit
-    def loss(core):
+    @eqx.filter_value_and_grad
+    def loss_and_gradient(core):
         return window_nll(model.replace(core=core), y, mask, recursion, burn_in=1).loss
 
     direction = random_direction(model.core, 1)
-    gradient = eqx.filter_grad(loss)(model.core)
-    expected = directional_differences(loss, model.core, direction, step=1e-6)
+    gradient = loss_and_gradient(model.core)[1]
+    expected = directional_differences(lambda core: loss_and_gradient(core)[0], model.core, direction, step=1e-6)
     assert inner(gradient, direction) == pytest.approx(expected, rel=1e-5)
 
 
@@ -152,8 +159,8 @@ def test_noise_of_every_reading_is_that_of_the_textbook(spec, x64):
     dynamics, observations = make_problem("linear", missing=0.2)
     R = jnp.asarray(np.random.default_rng(0).uniform(0.1, 2.0, observations.x.shape))
     by = parse_filter(spec)
-    ours = dynamics._replace(initial=by.start(*dynamics.initial))
-    terms = scan_terms(Recursion(filter=by), ours, observations._replace(variance=R))
+    ours = dynamics._replace(initial=begin(by, *dynamics.initial))
+    terms = terms_of(Recursion(filter=by), ours, observations._replace(variance=R))
     A, h = (np.asarray(leaf) for leaf in jax.tree.leaves(dynamics.core))
     H, Gamma = np.asarray(observations.observation.matrix()), np.diag(dynamics.process_variance)
     for w in range(2):

@@ -67,7 +67,7 @@ def rauch_tung_striebel(found, A):
 def test_a_driven_linear_model_is_filtered_as_by_kalman_with_control(spec, x64):
     model, (rows, mask) = make_model(make_driven()), make_rows()
     start, recursion = make_belief(), Recursion(filter=parse_filter(spec))
-    initial = recursion.filter.start(*start)
+    initial = eqx.filter_jit(lambda by, *start: by.start(*start))(recursion.filter, *start)
     run = run_filter(model, rows, mask, recursion, initial)
     for w in range(len(rows)):
         found, _ = kalman_with_control(model, rows[w], mask[w], (start.mean[w], start.covariance[w]))
@@ -140,9 +140,8 @@ def test_the_adjoint_with_inputs_is_automatic_differentiation(kind, transport, x
 
         return value
 
-    with jax.disable_jit():
-        ours = eqx.filter_grad(total(lambda d: adjoint_terms(d, recursion, observations)))(dynamics)
-        theirs = eqx.filter_grad(total(lambda d: scan_terms(recursion, d, observations)))(dynamics)
+    ours = eqx.filter_jit(eqx.filter_grad(total(lambda d: adjoint_terms(d, recursion, observations))))(dynamics)
+    theirs = eqx.filter_jit(eqx.filter_grad(total(lambda d: scan_terms(recursion, d, observations))))(dynamics)
     of_inputs = flat(theirs.core.inner.C if kind == "confined" else getattr(theirs.core, "C", theirs.core))
     assert np.abs(of_inputs).max() > 0.0
     for name in ("core", "process_variance", "observation_variance"):
