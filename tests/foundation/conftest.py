@@ -40,7 +40,8 @@ def published(models):
 
 @pytest.fixture(scope="session")
 def golden():
-    return dict(np.load(shared_file("data", "dynamix_lorenz63_golden.npz")))
+    with np.load(shared_file("data", "dynamix_lorenz63_golden.npz")) as stored:
+        return dict(stored)
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,8 @@ def test_another_process_without_kaffee_gets_the_same_numbers(tmp_path):
     command = [sys.executable, "-c", READER, str(folder), str(rows), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = np.load(out)
+    with np.load(out) as stored:
+        found = dict(stored)
     own = kaffee.OnlineFilter(given).run(readings())
     names = ("mean", "std", "predicted_mean", "predicted_std")
     expected = np.concatenate([*(getattr(own, name) for name in names), own.log_likelihood[:, None]], axis=1)
