@@ -23,6 +23,7 @@ from kaffee.filtering.smoother import smooth_back
 from kaffee.model.kernel import Register, Tangents
 from kaffee.model.observation import Projection
 from kaffee.model.statespace import Shell, StateSpaceModel
+from kaffee.training.gaussian_process import JointEstimate
 from kaffee.training.kernel_regression import KernelRegression
 
 NOISE_LEVELS = (0.0003, 0.001, 0.003, 0.01, 0.02, 0.04, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5)
@@ -73,6 +74,26 @@ def make_pairs(
     return Pairs(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
+def smooth_states(
+    readings: list[Float[np.ndarray, "T N"]],
+    joint: JointEstimate,
+    lags: tuple[int, ...],
+) -> Smoothed:
+    """Compute how sure the states of a joint estimate are: as a smoother with its map is, and by the map's own doubt.
+
+    The mean stays: it is the mode already, to which the smoother of the linearised model returns.
+    """
+    x = _stack(readings)
+    core, process = Tangents(readings[0].shape[1], lags), np.sqrt(joint.process_variance)
+    inputs = _linearise(joint.states, lags, joint.regression, None, len(x))
+    begin, later, maps = _pad(readings, x, inputs, lags)
+    shell = Shell.from_std(pad_process(process, core), np.sqrt(joint.observation_variance))
+    _, variances = _split(readings, *_smooth(core, begin, later, maps, shell))
+    total = [own + added for own, added in zip(variances, joint.map_variance, strict=True)]
+    predicted = np.sqrt(np.mean(joint.regression.left_out**2, axis=0))
+    return Smoothed(joint.states, total, predicted, np.sqrt(joint.observation_variance), -joint.evidence)
+
+
 def smooth_context(
     readings: list[Float[np.ndarray, "T N"]],
     states: list[Float[np.ndarray, "T N"]],
@@ -86,13 +107,10 @@ def smooth_context(
     Args:
         noise: Observation noise around which levels are tried; None: all of `NOISE_LEVELS`.
     """
-    N, R = readings[0].shape[1], len(readings)
-    T = max(map(len, readings))
+    x = _stack(readings)
+    T, R, N = x.shape
     left_out = np.sqrt(np.mean(regression.left_out**2, axis=0))
     inputs = _linearise(states, lags, regression, pairs, T)
-    x = np.full((T, R, N), np.nan)
-    for r, values in enumerate(readings):
-        x[: len(values), r] = values
     # What hardly any rows were left out of does not show how good a regression is.
     shares = PROCESS_LEVELS if len(pairs.features) >= _ENOUGH else PROCESS_LEVELS[-1:]
     levels = [(q, np.full(N, s)) for q, s in product(shares, NOISE_LEVELS)]
@@ -103,28 +121,50 @@ def smooth_context(
     levels = levels[:: -(-len(levels) // most)]
     process = np.maximum([q * left_out for q, _ in levels], LEAST_STD)
     observed = np.maximum([s for _, s in levels], LEAST_STD)
-    first = lags[-1]
-    start = _start(readings, first)
-    # Steps without readings and without a past, up to a power of two: contexts of other lengths share programs.
-    blank = ((0, _fill_up(T - first - 1)), (0, 0), (0, 0))
-    padded = np.pad(x[first + 1 :], blank, constant_values=np.nan), np.pad(inputs[first : T - 1], blank)
-    begin, later, maps = (jnp.asarray(a, jnp.float32) for a in (start, *padded))
+    begin, later, maps = _pad(readings, x, inputs, lags)
     core = Tangents(N, lags)
     nll = np.asarray(_score(core, begin, later, maps, *(jnp.asarray(a, jnp.float32) for a in (process, observed))))
     best = int(np.argmin(np.where(np.isfinite(nll), nll, np.inf)))
     shell = Shell.from_std(pad_process(process[best], core), observed[best])
-    mean, variance = (np.asarray(a, np.float64) for a in _smooth(core, begin, later, maps, shell))
-    means, variances = [], []
+    means, variances = _split(readings, *_smooth(core, begin, later, maps, shell))
     for r, values in enumerate(readings):
-        # The rows of the first register are those of its smoothed state, oldest last.
-        head, head_variance = (a[0, r].reshape(-1, N)[::-1] for a in (mean, variance))
-        rows = np.concatenate([head, mean[1:, r, :N]])[: len(values)]
         # A smoother that broke down, or left the data, knows less than the estimate before it.
-        sane = np.abs(rows) < np.nanmax(np.abs(values), axis=0, initial=1.0) + _BEYOND
-        means.append(np.where(sane, rows, states[r]))
-        variances.append(np.concatenate([head_variance, variance[1:, r, :N]])[: len(values)])
-    count = np.isfinite(x[first + 1 :]).sum()
+        sane = np.abs(means[r]) < np.nanmax(np.abs(values), axis=0, initial=1.0) + _BEYOND
+        means[r] = np.where(sane, means[r], states[r])
+    count = np.isfinite(x[lags[-1] + 1 :]).sum()
     return Smoothed(means, variances, process[best], observed[best], float(nll[best] / max(count, 1)))
+
+
+def _stack(readings: list[Float[np.ndarray, "T N"]]) -> Float[np.ndarray, "T R N"]:
+    x = np.full((max(map(len, readings)), len(readings), readings[0].shape[1]), np.nan)
+    for r, values in enumerate(readings):
+        x[: len(values), r] = values
+    return x
+
+
+def _pad(readings: list[np.ndarray], x: np.ndarray, inputs: np.ndarray, lags: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return first registers, later readings and maps; with steps without readings and without a past at the end.
+
+    They go up to a power of two: contexts of other lengths share programs.
+    """
+    first, T = lags[-1], len(x)
+    blank = ((0, _fill_up(T - first - 1)), (0, 0), (0, 0))
+    padded = np.pad(x[first + 1 :], blank, constant_values=np.nan), np.pad(inputs[first : T - 1], blank)
+    return tuple(jnp.asarray(a, jnp.float32) for a in (_start(readings, first), *padded))
+
+
+def _split(readings: list[np.ndarray], mean: Array, variance: Array) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Take readings out of smoothed registers; those of the first register are all of its rows, oldest last."""
+    found, N = [], readings[0].shape[1]
+    for values in (mean, variance):
+        every = np.asarray(values, np.float64)
+        found.append(
+            [
+                np.concatenate([every[0, r].reshape(-1, N)[::-1], every[1:, r, :N]])[: len(x)]
+                for r, x in enumerate(readings)
+            ]
+        )
+    return found[0], found[1]
 
 
 def _fill_up(count: int) -> int:
@@ -152,7 +192,7 @@ def _start(readings: list[np.ndarray], first: int) -> Float[np.ndarray, "R M"]:
 
 
 def _linearise(
-    states: list[np.ndarray], lags: tuple[int, ...], regression: KernelRegression, pairs: Pairs, T: int
+    states: list[np.ndarray], lags: tuple[int, ...], regression: KernelRegression, pairs: Pairs | None, T: int
 ) -> Float[np.ndarray, "T R K"]:
     """Compute [F, J] around the states for every step; where the row was in the regression, F without its block."""
     N = states[0].shape[1]
@@ -164,9 +204,9 @@ def _linearise(
             continue
         u = np.concatenate([x[rows - lag] for lag in lags], axis=1)
         J, mean = regression.jacobian(u), regression(u)
-        mine = pairs.recording == r
-        place = pairs.row[mine] - lags[-1]
-        mean[place] = pairs.targets[mine] - regression.left_out[mine]
+        if pairs is not None:
+            mine = pairs.recording == r
+            mean[pairs.row[mine] - lags[-1]] = pairs.targets[mine] - regression.left_out[mine]
         inputs[rows, r, :N] = mean - np.einsum("tnd,td->tn", J, u)
         inputs[rows, r, N:] = J.reshape(len(rows), -1)
     return inputs

@@ -22,7 +22,6 @@ from jaxtyping import Array, Float
 from kaffee.filtering.recursion import scale_variance
 from kaffee.foundation.denoising import LEAST_STD, Pairs
 from kaffee.model.kernel import KernelMap
-from kaffee.training.kernel_regression import KernelRegression, refit
 
 FOLDS = 8
 """Pieces of the context, of which each is left out once."""
@@ -38,33 +37,29 @@ FACTORS = tuple(np.geomspace(0.5, 32.0, 25))
 
 
 def choose_factor(
-    regression: KernelRegression,
+    learn: Callable[[Any], KernelMap | None],
     pairs: Pairs,
     states: list[Float[np.ndarray, "T N"]],
     variances: list[Float[np.ndarray, "T N"]],
     process: Float[np.ndarray, " M"],
-    make_core: Callable[[KernelRegression], KernelMap],
 ) -> float | None:
     """Find the least factor of the process noise with which forecasts of left-out pieces are covered; None: unknown.
 
     Args:
+        learn: Learns a core without the pairs at some places; None if it cannot.
         states, variances: Of the smoothed readings.
         process: Standard deviations of the process noise in a register.
-        make_core: Puts a regression on fewer rows into a core.
     """
     P = len(pairs.features)
     if P < FEWEST_PAIRS:
         return None
     steps = min(STEPS, P // (2 * FOLDS))
     pieces = np.array_split(np.arange(P), FOLDS)
-    # The same number of kernels in every fold, so that all share one compiled program.
-    kernels = min(len(regression.centres), P - len(pieces[0]))
     errors, start, noise = [], [], []
     for piece in pieces:
-        rest = np.setdiff1d(np.arange(P), piece)
-        core = make_core(refit(regression, pairs.features[rest], pairs.targets[rest], kernels))
         chosen = _starts(pairs, piece, steps)
-        if not len(chosen):
+        core = learn(piece) if len(chosen) else None
+        if core is None:
             continue
         r, t = pairs.recording[chosen], pairs.row[chosen]
         begin, doubt = (

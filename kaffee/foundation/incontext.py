@@ -1,6 +1,6 @@
 """A surrogate of a recording without training: a kernel map in context, denoised by its own smoother.
 
-    standardise > choose delays > [regress > smooth the context by the regression's tangents] x passes > regress
+    standardise > choose delays > estimate states and map together > regress > smooth the context by its tangents
 
 The result is a state-space model like any other: it filters, smooths, forecasts and runs freely.
 """
@@ -21,12 +21,22 @@ from kaffee.data.series import Series
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.smoother import smooth_rows
 from kaffee.filtering.sweep import batch_recordings
-from kaffee.foundation.denoising import CLEAN, LEAST_STD, Pairs, Smoothed, make_pairs, pad_process, smooth_context
-from kaffee.foundation.dispersion import choose_factor
-from kaffee.foundation.embedding import ENOUGH, choose_lags, extend_lags
+from kaffee.foundation.denoising import (
+    CLEAN,
+    LEAST_STD,
+    Pairs,
+    Smoothed,
+    make_pairs,
+    pad_process,
+    smooth_context,
+    smooth_states,
+)
+from kaffee.foundation.dispersion import FOLDS, choose_factor
+from kaffee.foundation.embedding import ENOUGH, choose_lags, extend_lags, propose_lags
 from kaffee.model.kernel import KERNELS, KernelMap
 from kaffee.model.observation import Projection
 from kaffee.model.statespace import Climate, Shell, StateSpaceModel
+from kaffee.training.gaussian_process import CENTRES, JointEstimate, estimate_jointly
 from kaffee.training.kernel_regression import LENGTHS, KernelRegression, refit, regress
 
 FEWEST_PAIRS = 8
@@ -45,9 +55,16 @@ PROCESS = 1.5
 which white noise is not. Forecasts inside the context may ask for more, but not for less: denoised rows have been told
 what was left out, and a jump is in few of the pieces. On 191 recordings of discovered systems 90 % bands cover 83 %
 with 1, 90 % with 2; a trained network was no better than a constant (`python -m benchmarks.incontext_training`)."""
+JOINT_PROCESS = 0.7
+"""The same where states and map were estimated together: their posterior knows how large the errors are, but a filter
+that takes them for white would be too unsure of its states with all of them."""
 GAIN, CLEAN_GAIN = 0.02, 1.0
 """Nats per reading by which a context must be more likely with another delay, with noise and without: there, errors of
 one step differ by factors that longer forecasts do not show."""
+FIRST_LENGTHS = (1.0, 2.0)
+"""Lengths of the regression on raw readings whose tangents a joint estimate begins with."""
+EXTENDING = 2
+"""Times that new rows are denoised before they join a context."""
 NEIGHBOURS = 12
 """Rows over which the size of errors is averaged."""
 
@@ -58,7 +75,7 @@ class ContextSettings:
 
     Attributes:
         lags: Which readings the map reads, 0 is the newest; None: by the data.
-        passes: Times that the context is denoised; none if it has no noise.
+        passes: Times that the context is denoised where states and map are not estimated together; 0: not at all.
         kernels, lengths, block: Of the regression, see `regress`.
         process, observation: Factors of the standard deviations of the noise; None: by forecasts of left-out pieces of
             the context (`kaffee.foundation.dispersion`).
@@ -90,6 +107,7 @@ class ContextReading:
         states: Denoised readings.
         regression: On the pairs of these states.
         smoothed: The last pass over the context, whose noise levels are the model's.
+        joint: The estimate that states and map are of, if they were estimated together.
     """
 
     scaler: Scaler
@@ -99,6 +117,18 @@ class ContextReading:
     pairs: Pairs
     regression: KernelRegression
     smoothed: Smoothed
+    joint: JointEstimate | None = None
+
+    def learn_without(self, places: Any) -> KernelMap | None:
+        """Learn the core without some of the pairs."""
+        regression, pairs = self.regression, self.pairs
+        if self.joint is not None:
+            fewer = self.joint.without(places)
+            return None if fewer is None else build_core(fewer, self)
+        rest = np.setdiff1d(np.arange(len(pairs.features)), places)
+        # The same number of kernels whatever is left out, so that all share one compiled program.
+        kernels = min(len(regression.centres), len(pairs.features) - -(-len(pairs.features) // FOLDS))
+        return build_core(refit(regression, pairs.features[rest], pairs.targets[rest], kernels), self)
 
 
 def read_context(
@@ -116,9 +146,21 @@ def read_context(
     model = build_model(reading, settings)
     facts = {"rows": series.num_steps, "passes": reading.passes, "lags": list(reading.lags)}
     facts |= {"kernel": regression.kernel, "length": regression.length, "ridge": regression.ridge}
+    if reading.joint is not None:
+        facts |= {"fingerprint": series.fingerprint, "ends": _last_states(reading)}
     return Reconstruction(
         model, reading.scaler, series.columns, series.time_step or 1.0, "zero_shot", {"context": facts}
     )
+
+
+def _last_states(reading: ContextReading) -> list[list[list[float]] | None]:
+    """List the last register of every recording and its standard deviations; None if it is too short for one."""
+    ends: list[list[list[float]] | None] = []
+    for mean, variance in zip(reading.smoothed.mean, reading.smoothed.variance, strict=True):
+        rows = slice(-1, -2 - reading.lags[-1], -1)
+        whole = len(mean) > reading.lags[-1]
+        ends.append([mean[rows].ravel().tolist(), np.sqrt(variance[rows]).ravel().tolist()] if whole else None)
+    return ends
 
 
 def refuse_inputs(series: Series) -> None:
@@ -133,20 +175,66 @@ def refuse_inputs(series: Series) -> None:
 def denoise(series: Series, settings: ContextSettings, scaler: Scaler | None = None) -> Iterator[ContextReading]:
     """Choose delays, and denoise the context by the model that it defines; yield it as it is, then after each pass.
 
-    Readings of few coordinates get delays by forecasts of the context's end; of others it is asked whether they are
-    states: delays are read if the context, denoised with them, is more likely by more than `GAIN` nats per reading.
+    With noise, states and map are estimated together, and the delays are those with most evidence. Contexts without
+    noise, and those for which that costs too much, are regressed and smoothed in turn (`settings.passes`).
     """
     scaler = scaler or Scaler.fit(series)
     readings = [np.asarray(x, np.float64) for x in series.standardised(scaler).recordings]
     usable: list[Any] = [np.isfinite(x).all(axis=1) for x in readings]
     states = [_interpolate(x) for x in readings]
     context = _Context(scaler, readings, usable, states)
-    if settings.lags is not None or readings[0].shape[1] < ENOUGH:
-        lags = settings.lags or choose_lags(states, block=settings.block)
-        yield from _denoise(context, lags, settings)
+    few = readings[0].shape[1] < ENOUGH
+    proposed = propose_lags(states) if few else extend_lags(states, usable)
+    if settings.lags is not None:
+        proposed = [settings.lags]
+    best: tuple[tuple[int, ...], JointEstimate] | None = None
+    for lags in proposed:
+        joint = _estimate(context, lags, settings, None if best is None else best[1])
+        if joint is None and (best is None or not few):
+            break
+        if joint is not None and (best is None or joint.evidence > best[1].evidence + GAIN):
+            best = lags, joint
+        elif not few:
+            break  # each set of lags extends the one before
+    if best is not None:
+        yield _read_jointly(context, *best)
         return
+    if few and settings.lags is None:
+        proposed = [choose_lags(states, block=settings.block)]
+    yield from _take_turns(context, proposed, settings)
+
+
+def _estimate(
+    context: "_Context", lags: tuple[int, ...], settings: ContextSettings, rival: JointEstimate | None = None
+) -> JointEstimate | None:
+    """Estimate states and map together; None if there is no noise, if it costs too much or looks unlikely at first."""
+    pairs = make_pairs(context.states, lags, context.usable)
+    if settings.passes == 0 or len(pairs.features) < FEWEST_PAIRS:
+        return None
+    first = regress(pairs.features, pairs.targets, lengths=FIRST_LENGTHS, max_centres=CENTRES, max_trial=CENTRES,
+                    block=settings.block, measured=False)  # fmt: skip
+    # Of a left-out error about half is noise of the reading before.
+    variance = 0.5 * np.mean(first.left_out**2, axis=0)
+    joint = estimate_jointly(context.readings, context.states, lags, first.jacobian, variance, rival)
+    return None if joint is None or np.sqrt(joint.observation_variance.max()) < CLEAN else joint
+
+
+def _read_jointly(context: "_Context", lags: tuple[int, ...], joint: JointEstimate) -> ContextReading:
+    """Take map, states and levels of noise from a joint estimate."""
+    z = joint.states
+    places = list(zip(joint.recording, joint.row, strict=True))
+    features = np.array([np.concatenate([z[r][t - lag] for lag in lags]) for r, t in places])
+    pairs = Pairs(features, np.array([z[r][t + 1] for r, t in places]), joint.recording, joint.row)
+    smoothed = smooth_states(context.readings, joint, lags)
+    return ContextReading(context.scaler, lags, 1, z, pairs, joint.regression, smoothed, joint)
+
+
+def _take_turns(
+    context: "_Context", proposed: list[tuple[int, ...]], settings: ContextSettings
+) -> Iterator[ContextReading]:
+    """Regress and smooth in turn, with the delays under which the context is likeliest by more than `GAIN`."""
     best: tuple[float, list[ContextReading], Iterator[ContextReading]] | None = None
-    for lags in extend_lags(states, usable):
+    for lags in proposed:
         passes = _denoise(context, lags, settings)
         # Likelihoods of the second reading: later ones find the same levels of noise.
         begun = list(islice(passes, 2))
@@ -178,7 +266,8 @@ def _denoise(context: _Context, lags: tuple[int, ...], settings: ContextSettings
             smoothed = smooth_context(readings, states, lags, regression, pairs, noise)
         clean = smoothed.observation_std.max() < CLEAN and all(map(np.all, usable))
         if clean and len(pairs.features) > EVERY_ROW:
-            pairs, regression = _learn(states, usable, lags, settings, settings.max_centres, regression)
+            same = regression.kernel, regression.length
+            pairs, regression = _learn(states, usable, lags, settings, settings.max_centres, same)
             smoothed = smooth_context(readings, states, lags, regression, pairs, noise)
         yield ContextReading(scaler, lags, number, states, pairs, regression, smoothed)
         if clean:
@@ -192,7 +281,7 @@ def _learn(
     lags: tuple[int, ...],
     settings: ContextSettings,
     most: int,
-    same: KernelRegression | None = None,
+    same: tuple[str, float] | None = None,
 ) -> tuple[Pairs, KernelRegression]:
     pairs = make_pairs(states, lags, usable)
     if len(pairs.features) < FEWEST_PAIRS:
@@ -223,9 +312,10 @@ def build_model(reading: ContextReading, settings: ContextSettings) -> StateSpac
     noise = np.maximum(smoothed.process_std, LEAST_STD)
     factor = settings.process
     if factor is None:
-        by = (regression, reading.pairs, reading.smoothed.mean, reading.smoothed.variance)
-        found = choose_factor(*by, pad_process(noise, core), lambda fewer: build_core(fewer, reading))
-        factor = PROCESS if found is None else max(found, PROCESS)
+        by = (reading.pairs, reading.smoothed.mean, reading.smoothed.variance)
+        found = choose_factor(reading.learn_without, *by, pad_process(noise, core))
+        least = PROCESS if reading.joint is None else JOINT_PROCESS
+        factor = least if found is None else max(found, least)
     process = pad_process(np.maximum(factor * noise, LEAST_STD), core)
     shell = Shell.from_std(process, np.maximum(settings.observation * smoothed.observation_std, LEAST_STD))
     M = core.latent_dim
@@ -304,8 +394,8 @@ def extend_context(reconstruction: Reconstruction, series: Series) -> Reconstruc
     x = batch_recordings(series.standardised(reconstruction.scaler), model.dtype)
     usable = [np.isfinite(values).all(axis=1) for values in series.recordings]
     squares = np.asarray(model.shell.process_variance(), np.float64)[: core.num_observed]
-    # As often as the context was denoised: what new rows teach the map, it tells the smoother of these rows.
-    for _ in range(max(1, facts["passes"])):
+    # Again, since what new rows teach the map, it tells the smoother of these rows.
+    for _ in range(EXTENDING):
         smoothed = np.asarray(smooth_rows(model, reconstruction.filter, x, jnp.array(series.lengths))[2], np.float64)
         states = [smoothed[:length, r] for r, length in enumerate(series.lengths)]
         pairs = make_pairs(states, core.lags, usable)

@@ -14,6 +14,7 @@ from kaffee.data.validation import check_count
 from kaffee.errors import DataError, KaffeeError
 from kaffee.filtering.beliefs import AnyBelief
 from kaffee.filtering.gated import make_gate
+from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import start_state
 from kaffee.filtering.rollout import DIVERGENCE_BOUND, describe_divergence, forecast_ensemble, free_run, mask_diverged
 from kaffee.filtering.sweep import batch_recordings, sweep
@@ -203,7 +204,25 @@ def _last_beliefs(reconstruction: Reconstruction, series: Series, starts: dict[i
     x = batch_recordings(series.standardised(reconstruction.scaler), reconstruction.model.dtype)
     each = (np.arange(len(rows)), rows)
     kept = x[: max(rows) + 1, recordings]
-    return sweep(reconstruction.model, reconstruction.filter, kept, gate=make_gate(), keep=None, starts=each).beliefs
+    beliefs = sweep(reconstruction.model, reconstruction.filter, kept, gate=make_gate(), keep=None, starts=each).beliefs
+    return _recall_ends(reconstruction, series, starts, beliefs)
+
+
+def _recall_ends(reconstruction: Reconstruction, series: Series, starts: dict[int, int], beliefs: Any) -> Any:
+    """Put in what a model that was read from these very recordings knows of their last states.
+
+    Its map and these states were estimated together: errors of one go with those of the other, which a filter that
+    meets the rows again with the finished map cannot know.
+    """
+    context = reconstruction.provenance.get("context", {})
+    if not isinstance(beliefs, Belief) or context.get("fingerprint") != series.fingerprint:
+        return beliefs
+    mean, covariance = beliefs.mean, beliefs.covariance
+    for i, (r, row) in enumerate(starts.items()):
+        if row == series.lengths[r] - 1 and context["ends"][r] is not None:
+            state, deviation = (jnp.asarray(values, mean.dtype) for values in context["ends"][r])
+            mean, covariance = mean.at[i].set(state), covariance.at[i].set(jnp.diag(deviation**2))
+    return Belief(mean, covariance)
 
 
 def _run_means(

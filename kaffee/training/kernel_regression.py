@@ -84,7 +84,7 @@ def regress(
     max_centres: int = 1000,
     max_trial: int = 300,
     measured: bool = True,
-    same: KernelRegression | None = None,
+    same: tuple[str, float] | None = None,
 ) -> KernelRegression:
     """Regress y on x; kernel, length and ridge are those with the least left-out residuals.
 
@@ -94,7 +94,7 @@ def regress(
         max_centres: Centres of the result; with fewer rows all of them are.
         max_trial: Centres of the trials.
         measured: Leave rows out of the result again, where it has more centres than the trials.
-        same: A regression of the same rows, whose kernel and length are taken; only the ridge is chosen again.
+        same: The kernel and its length, where they are known; only the ridge is chosen.
     """
     offset, linear, larger = _fit_linear(x, y)
     rest = y - offset - x @ linear.T
@@ -103,7 +103,7 @@ def regress(
     distances, inner = cdist(x, few), cdist(few, few)
     choices = [(kernel, length * unit) for kernel in kernels for length in lengths]
     best: tuple[float, float, _Spectrum] | None = None
-    for kernel, length in choices if same is None else [(same.kernel, same.length)]:
+    for kernel, length in choices if same is None else [same]:
         spectrum = _decompose(distances, inner, kernel, length)
         found, ridge, _ = min(_leave_out(spectrum, rest, ridges, block), key=lambda each: each[0])
         if best is None or found < best[0]:
