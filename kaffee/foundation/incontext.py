@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.spatial import cKDTree
+from threadpoolctl import threadpool_limits
 
 from kaffee.checkpoint.reconstruction import Reconstruction
 from kaffee.data.scaler import Scaler
@@ -141,9 +142,11 @@ def read_context(
         scaler: The units of the model; by default those of the series.
     """
     refuse_inputs(series)
-    *_, reading = denoise(series, settings, scaler)
+    # Matrices are small: on a machine with other work, threads that wait for one another take ten times as long.
+    with threadpool_limits(1, "blas"):
+        *_, reading = denoise(series, settings, scaler)
+        model = build_model(reading, settings)
     regression = reading.regression
-    model = build_model(reading, settings)
     facts = {"rows": series.num_steps, "passes": reading.passes, "lags": list(reading.lags)}
     facts |= {"kernel": regression.kernel, "length": regression.length, "ridge": regression.ridge}
     if reading.joint is not None:

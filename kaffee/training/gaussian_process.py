@@ -27,7 +27,7 @@ from kaffee.training.kernel_regression import KernelRegression
 
 CENTRES, FEWEST_CENTRES = 150, 30
 """Kernels at most and at least; many coordinates afford fewer."""
-AFFORDABLE = 3e9
+AFFORDABLE = 1e9
 """Floating-point operations of one solution at most."""
 BEGIN = {"gaussian": 2.0, "matern52": 2.0}
 """Kernels that the search begins with, and their lengths, in units of the median distance of two centres."""
