@@ -12,10 +12,8 @@ import argparse
 import resource
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import reduce
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from rich.console import Console
 
 from benchmarks.baselines import Forecast, Task, forecast_all, spread_starts
 from benchmarks.cases import CASES, Unavailable
+from benchmarks.processes import call_apart
 from benchmarks.suite_tables import BASELINES, OUTPUT, Tables, read_results, result_path, suite_tables
 from kaffee.certification.forecasts import _ensemble_forecast, _gaussian_forecast
 from kaffee.certification.free_runs import agreement
@@ -225,9 +224,7 @@ def main() -> None:
             continue  # by another process that runs the same command
         began = time.perf_counter()
         try:
-            # In a process of its own: programs that JAX keeps of earlier cases are no memory of this one.
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as worker:
-                found = worker.submit(measure, case, seed, arm, overrides).result()
+            found = call_apart(measure, case, seed, arm, overrides)
             write_json(result_path(case, seed, arm), jsonable(found, digits=5))
             outcome = f"{time.perf_counter() - began:.0f} s"
         except Unavailable as reason:
