@@ -27,6 +27,9 @@ _AXES = {1: "probabilistic, step by step", 2: "stochastic free run", 3: "determi
 # Cores that hold rows of the recording they were made of.
 _IN_CONTEXT = ("kernel", "dynamix")
 _LICENCE = "other"
+_MEASURED = ("nll", "coverage_90", "d_stsp_core", "d_h_core")
+_HELD_OUT = "On data that were held out from training."
+_NO_CERTIFICATE = "None: the model was published without one (`kaffee report RUN` makes it before `kaffee publish`)."
 
 
 def publish(
@@ -39,7 +42,8 @@ def publish(
 ) -> Path:
     """Write the model of a run, or of a model's folder, as a folder for a model hub; returns it.
 
-    The certificate of the run goes to the card; without one the card says that there is none.
+    The certificate of the run goes to the card, of a run of groups that of each group and of all; without one the card
+    says that there is none.
 
     Args:
         name: Title of the card; by default that of the folder.
@@ -56,7 +60,8 @@ def publish(
     config = _describe(model)
     save(model, folder)
     write_json(folder / "config.json", config)
-    card = _write_card(name or folder.resolve().name, terms, model, config, _read_certificate(run.path))
+    certificate = _show_groups(run.path) if model.groups else _show_certificate(run.path)
+    card = _write_card(name or folder.resolve().name, terms, model, config, certificate)
     write_atomically(folder / "README.md", card.encode())
     return folder
 
@@ -104,16 +109,7 @@ def _describe(model: Reconstruction) -> dict[str, Any]:
     }
 
 
-def _read_certificate(folder: Path) -> Certificate | None:
-    if not (folder / "certificate.json").exists():
-        return None
-    read_json(folder / "certificate.json", "certificate")
-    return Certificate.load(folder)[0]
-
-
-def _write_card(
-    title: str, licence: str, model: Reconstruction, config: dict[str, Any], certificate: Certificate | None
-) -> str:
+def _write_card(title: str, licence: str, model: Reconstruction, config: dict[str, Any], certificate: str) -> str:
     """Write the card: front matter in YAML, then Markdown."""
     columns = _listed(config["columns"])
     origin = model.provenance
@@ -161,7 +157,7 @@ gaps, forecasts with bands, and runs on its own.
 
 ## Certificate
 
-{_show_certificate(certificate)}
+{certificate}
 
 ## Use
 
@@ -194,16 +190,48 @@ def _rows(pairs: list[tuple[str, Any]]) -> str:
     return "\n".join(f"| {name} | {value} |" for name, value in pairs)
 
 
-def _show_certificate(certificate: Certificate | None) -> str:
-    """Show every verdict, by axis."""
-    if certificate is None:
-        return "None: the model was published without one (`kaffee report RUN` makes it before `kaffee publish`)."
-    lines = ["On data that were held out from training.", "", "| axis | check | verdict | what was measured |"]
-    lines.append("| --- | --- | --- | --- |")
-    for verdict in certificate.verdicts:
+def _show_certificate(folder: Path) -> str:
+    """Show every verdict of a run, by axis."""
+    if not (folder / "certificate.json").exists():
+        return _NO_CERTIFICATE
+    read_json(folder / "certificate.json", "certificate")
+    lines = [_HELD_OUT, "", "| axis | check | verdict | what was measured |", "| --- | --- | --- | --- |"]
+    for verdict in Certificate.load(folder)[0].verdicts:
         axis = _AXES.get(verdict.axis, str(verdict.axis))
         lines.append(f"| {axis} | {_plain(verdict.name)} | {verdict.status} | {_plain(verdict.sentence)} |")
     return "\n".join(lines)
+
+
+def _show_groups(folder: Path) -> str:
+    """Show what the certificates of a run's groups say, a row for each group and one for all."""
+    path = folder / "groups.json"
+    if not path.exists():
+        return _NO_CERTIFICATE
+    record = read_json(path, "certificate of groups")
+    lines = [
+        f"{_HELD_OUT} Each group on its own rows; of all groups, NLL and coverage are means over readings, distances "
+        "of free runs are medians, and verdicts are the worst of any.",
+        "",
+        f"| group | NLL | coverage of 90 % bands | D_stsp | D_H | {' | '.join(_AXES.values())} |",
+        "| --- |" + " ---: |" * len(_MEASURED) + " --- |" * len(_AXES),
+    ]
+    try:
+        groups = [(_plain(name), own) for name, own in record["groups"].items()]
+        for name, own in [*groups, ("**all**", record["overall"])]:
+            cells = [*(_number(own[key]) for key in _MEASURED), *(own["axes"][str(axis)] for axis in _AXES)]
+            lines.append(f"| {' | '.join([name, *cells])} |")
+        if record["not_judged"]:
+            lines += ["", f"Without held-out rows, and not judged: {', '.join(map(_plain, record['not_judged']))}."]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or was edited: {error!r}. Write it again: kaffee report {folder} --again"
+        ) from error
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    """Write three digits; what could not be measured is stored as nothing."""
+    return "–" if value is None else f"{value:.3g}"
 
 
 def _plain(text: Any) -> str:

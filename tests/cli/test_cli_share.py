@@ -4,15 +4,21 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from math import nan
+from types import SimpleNamespace
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from small import rotation, same_arrays, small_model
+from small import LATENT, OBSERVED, rotation, same_arrays, small_model
 
 import kaffee as library
 from kaffee.adapters import publish, pull
+from kaffee.certification.groups import GroupedCertificate
 from kaffee.errors import CheckpointError, ConfigError
 from kaffee.model.inputs import Driven
+from kaffee.model.statespace import StateSpaceModel
+from kaffee.records import write_json
 
 
 def front_matter(folder):
@@ -60,6 +66,32 @@ def test_a_model_is_pulled_from_the_cache_of_the_hub(tmp_path, monkeypatch):
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is not empty and holds no published model"):
         publish(folder, tmp_path / "other")
+
+
+def judged(nll, shell):
+    """What a certificate of groups reads of a group's own."""
+    checks = SimpleNamespace(nll=nll, coverage_90=0.9, d_stsp_core=nan, d_h_core=0.125)
+    return SimpleNamespace(checks={"kaffee": checks}, axes={1: "pass", 2: shell, 3: "unknown"})
+
+
+def test_a_run_of_groups_is_published_with_the_certificate_of_each_and_of_all(tmp_path):
+    one, names = small_model(B=np.eye(OBSERVED, LATENT)), ("anna", "b|en", "carl")
+    scalers = (library.Scaler(mean=[0.0] * OBSERVED, scale=[1.0] * OBSERVED),) * len(names)
+    model = StateSpaceModel.share([one] * len(names))
+    shared = library.Reconstruction(model, scalers[0], method="kaffee", groups=names, scalers=scalers)
+    run = shared.save(tmp_path / "run")
+    assert "published without one" in front_matter(publish(run, tmp_path / "published"))[1]
+    own = {"anna": judged(1.0, "pass"), "b|en": judged(2.5, "warn")}
+    made = GroupedCertificate(own, "kaffee", {"anna": 200, "b|en": 100}, ("carl",))
+    write_json(run / "groups.json", made.to_dict())
+    text = front_matter(publish(run, tmp_path / "published"))[1]
+    assert "| anna | 1 | 0.9 | – | 0.125 | pass | pass | unknown |" in text
+    assert "| b\\|en | 2.5 | 0.9 | – | 0.125 | pass | warn | unknown |" in text
+    assert "| **all** | 1.5 | 0.9 | – | 0.125 | pass | warn | unknown |" in text
+    assert "not judged: carl." in text
+    write_json(run / "groups.json", {"groups": {"anna": {}}})
+    with pytest.raises(CheckpointError, match=r"groups.json is damaged.*--again"):
+        publish(run, tmp_path / "published")
 
 
 def test_a_model_in_context_says_that_it_holds_rows(tmp_path):
