@@ -26,7 +26,8 @@ from kaffee.model.observation import ObservationMap
 class Moments(Dense):
     """Assumed density filter: mean and covariance of F(z) for Gaussian z in closed form (`Core.propagate_gaussian`).
 
-    For cores of ReLUs, whose moments are known: AL-RNNs and linear maps. Others take "ukf".
+    For cores of ReLUs, whose moments are known: AL-RNNs, DynaMix with the experts' weights at the mean, and linear
+    maps. Others take "ukf".
     """
 
     @property

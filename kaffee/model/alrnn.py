@@ -74,7 +74,9 @@ def rectified_moments(m: Float[Array, "W P"], covariance: Float[Array, "W P P"])
     a = m / s
     Phi, psi = jax.scipy.stats.norm.cdf(a), jax.scipy.stats.norm.pdf(a)
     mean = m * Phi + s * psi
-    exact = jnp.maximum((m**2 + variance) * Phi + m * s * psi - mean**2, 0.0)
+    # E g^2 - (E g)^2 without the cancellation of m^2, which would leave nothing of a variance below eps m^2.
+    closed = jax.scipy.stats.norm.cdf(-a)
+    exact = variance * jnp.maximum(Phi + a**2 * Phi * closed + a * psi * (1.0 - 2.0 * Phi) - psi**2, 0.0)
     rho = covariance / (s[:, :, None] * s[:, None, :])
     # s^k E g^(k) / s: Phi, psi, -a psi, (a^2 - 1) psi, ... by derivatives of the normal density.
     orders = (Phi, psi, -a * psi, (a**2 - 1.0) * psi)
@@ -84,6 +86,19 @@ def rectified_moments(m: Float[Array, "W P"], covariance: Float[Array, "W P P"])
         total = total + (s * c)[:, :, None] * (s * c)[:, None, :] * power / factorial
     rest = jnp.maximum(exact - jnp.diagonal(total, axis1=1, axis2=2), 0.0)
     return mean, Phi, total + jax.vmap(jnp.diag)(rest)
+
+
+def gated_moments(m: States, covariance: Covariances, num_gates: int) -> tuple[States, States, Float[Array, "W P P"]]:
+    """Compute E phi(z), the mean slopes d, and what Cov phi(z) has beyond D P D among gates, for z ~ N(m, P).
+
+    J P J' with mean slopes has every covariance but those between gates, which are more than slopes say.
+    """
+    split = m.shape[1] - num_gates
+    P = covariance[:, split:, split:]
+    mean, slopes, gates = rectified_moments(m[:, split:], P)
+    activation = jnp.concatenate([m[:, :split], mean], axis=1)
+    d = jnp.concatenate([jnp.ones_like(m[:, :split]), slopes], axis=1)
+    return activation, d, gates - slopes[:, :, None] * P * slopes[:, None, :]
 
 
 class GatedTangent(NamedTuple):
@@ -247,16 +262,10 @@ class ALRNN(Core):
         With y = (z, phi(z)) and g_i = relu(z_i):  E g = m Phi + s psi,  Cov(z, g_i) = P_{.i} Phi_i  (Stein),
         Cov(g_i, g_j) = sum_k E g_i^(k) E g_j^(k) P_ij^k / k!  (Mehler), Var g_i exact. Phi, psi at m / s.
         """
-        split = self.latent_dim - self.num_gates
-        P, m = covariance[:, split:, split:], z[:, split:]
-        mean, slopes, gates = rectified_moments(m, P)
-        d = jnp.concatenate([jnp.ones_like(z[:, :split]), slopes], axis=1)
-        # J P J' with mean slopes has every covariance but those between gates, which are more than slopes say.
-        transported = self._transport(d, covariance)
-        excess = gates - slopes[:, :, None] * P * slopes[:, None, :]
-        Wg = as_dense(self.W)[:, split:]
-        activation = jnp.concatenate([z[:, :split], mean], axis=1)
-        return self.A * z + activation @ self.W.T + self.h, transported + Wg @ excess @ Wg.T
+        activation, d, excess = gated_moments(z, covariance, self.num_gates)
+        Wg = as_dense(self.W)[:, self.latent_dim - self.num_gates :]
+        mean = self.A * z + activation @ self.W.T + self.h
+        return mean, self._transport(d, covariance) + Wg @ excess @ Wg.T
 
     def pull_back_moments(
         self, z: States, covariance: Covariances, mean_bar: States, covariance_bar: Covariances, *, with_core: bool

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 
 from kaffee.data.scaler import check_context, check_shape
 from kaffee.errors import CheckpointError, ConfigError, unknown
+from kaffee.model.alrnn import gated_moments
 from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States
 from kaffee.model.gating import Context, Gating
 
@@ -185,11 +186,13 @@ class DynaMix(Core):
         f = self._experts(z)
         return w @ f, self._mixture(z, w) + f.T @ dw
 
+    def _blend(self, w: Float[Array, " E"]) -> Jacobian:
+        """Compute sum_k w_k W_k."""
+        return jnp.reshape(w @ jnp.reshape(self.W, (self.num_experts, -1)), self.W.shape[1:])
+
     def _mixture(self, z: State, w: Float[Array, " E"]) -> Jacobian:
         """Compute sum_k w_k (diag(A_k) + W_k D(z))."""
-        d = self._slopes(z)
-        W = jnp.reshape(w @ jnp.reshape(self.W, (self.num_experts, -1)), self.W.shape[1:])
-        return jnp.diag(w @ self.A) + W * d
+        return jnp.diag(w @ self.A) + self._blend(w) * self._slopes(z)
 
     def _eps(self, z: Float[Array, "... M"]) -> tuple[Float[Array, "... N"], int | None]:
         """Return the noise for a state or a batch of states, and its batch axis."""
@@ -217,6 +220,34 @@ class DynaMix(Core):
         mean, J = self.linearise(z)
         # The barrier keeps the transpose a plain array: without it the product takes a slow path on CPUs.
         return mean, J @ covariance @ jax.lax.optimization_barrier(J.mT)
+
+    def propagate_gaussian(self, z: States, covariance: Covariances) -> tuple[States, Covariances]:
+        """Compute mean and covariance of sum_k w_k f_k(z) for z ~ N(m, P), in closed form with w = w(m).
+
+        Experts share z and phi(z), so that with these weights they are one AL-RNN, of sum_k w_k (A, W, h)_k: its
+        moments (`ALRNN.propagate_gaussian`) have all covariances between experts. The gate, a softmax of an attention,
+        has none in closed form; with the tangent "full" the covariance has its first order:
+
+            J = sum_k w_k E J_k + E f_k w_k'
+        """
+        eps, axis = self._eps(z)
+        given = z, eps, covariance, *gated_moments(z, covariance, self.num_gates)
+        return jax.vmap(self._propagate, in_axes=(0, axis, 0, 0, 0, 0))(*given)
+
+    def _propagate(
+        self, z: State, eps: Float[Array, " N"], P: Jacobian, activation: State, d: State, excess: Float[Array, "P P"]
+    ) -> tuple[State, Jacobian]:
+        experts = self.A * z + self.W @ activation + self.h
+        if self.tangent == "mixture":
+            w = self._weights(z, eps)
+            held, through_gate = jax.lax.stop_gradient(w), jnp.zeros_like(P)
+        else:
+            gating, context = self._gate()
+            w, dw = gating.linearise(z, eps, context)
+            held, through_gate = w, experts.T @ dw
+        W = self._blend(held)
+        J, Wg = jnp.diag(held @ self.A) + W * d + through_gate, W[:, self.latent_dim - self.num_gates :]
+        return w @ experts, J @ P @ J.T + Wg @ excess @ Wg.T
 
     def _pull_back(self, function: Callable[..., Any], z: Array, with_core: bool) -> tuple[Any, Callable[..., Any]]:
         if not with_core:

@@ -169,3 +169,10 @@ def test_moments_of_rectified_gaussians(means, correlation, x64):
     )
     np.testing.assert_allclose(np.diag(covariance), np.diag(expected), atol=3e-4)
     assert abs(covariance[0, 1] - expected[0, 1]) < 2e-3 * np.sqrt(expected[0, 0] * expected[1, 1])
+
+
+@pytest.mark.parametrize("mean", [-3.0, 0.5, 30.0])
+def test_rectified_variances_of_nearly_certain_states_survive_single_precision(mean):
+    """Far from the kink the variance is that of z or 0, however small beside the mean."""
+    moments = rectified_moments(jnp.full((1, 1), mean, jnp.float32), jnp.full((1, 1, 1), 1e-10, jnp.float32))
+    np.testing.assert_allclose(moments[2], 1e-10 * (mean > 0), rtol=1e-5, atol=1e-20)
