@@ -27,12 +27,12 @@ FOLDS = 8
 """Pieces of the context, of which each is left out once."""
 STARTS = 8
 """Forecasts of each piece."""
-STEPS = 30
+STEPS = 120
 """Longest forecast; of short contexts a shorter one."""
 FEWEST_PAIRS = 64
 """Below this nothing is left out: factors of so few forecasts are chance."""
 COVERED, QUANTILE = 0.9, 1.6449
-FACTORS = tuple(np.geomspace(0.5, 32.0, 25))
+FACTORS = tuple(np.geomspace(0.25, 32.0, 29))
 """Factors of the standard deviation that are tried."""
 
 

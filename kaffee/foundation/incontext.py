@@ -46,6 +46,8 @@ MOST_STATES = 500
 """States of the context that free runs start from."""
 RADIUS = 0.3
 """How far from the nearest row of the context the map is taken as it is, in root mean square distances of rows."""
+WIDER = 1.5
+"""The same at least, in distances of the row that is farthest from a centre."""
 NOISY_CENTRES = 400
 """Kernels that a map with noise needs at most: noise hides what more of them could tell."""
 EVERY_ROW = 600
@@ -56,7 +58,7 @@ PROCESS = 1.5
 which white noise is not. Forecasts inside the context may ask for more, but not for less: denoised rows have been told
 what was left out, and a jump is in few of the pieces. On 191 recordings of discovered systems 90 % bands cover 83 %
 with 1, 90 % with 2; a trained network was no better than a constant (`python -m benchmarks.incontext_training`)."""
-JOINT_PROCESS = 0.7
+JOINT_PROCESS = 0.5
 """The same where states and map were estimated together: their posterior knows how large the errors are, but a filter
 that takes them for white would be too unsure of its states with all of them."""
 GAIN, CLEAN_GAIN = 0.02, 1.0
@@ -335,7 +337,9 @@ def build_core(regression: KernelRegression, reading: ContextReading) -> KernelM
     features, left_out = reading.pairs.features, reading.regression.left_out
     relative = _relate(left_out, np.mean(left_out**2, axis=0))
     learnt = _learnt(regression) | _localise_errors(regression.centres, features, relative)
-    learnt["radius"] = RADIUS * np.sqrt(2.0 * features.var(axis=0).sum()) + LEAST_STD
+    # Rows of the context are inside, however few of them are centres.
+    farthest = float(cKDTree(regression.centres).query(features)[0].max())
+    learnt["radius"] = max(RADIUS * np.sqrt(2.0 * features.var(axis=0).sum()), WIDER * farthest) + LEAST_STD
     arrays: Any = {name: jnp.asarray(value, jnp.float32) for name, value in learnt.items()}
     return KernelMap(**arrays, kernel=regression.kernel, num_observed=left_out.shape[1], lags=reading.lags)
 
