@@ -37,12 +37,18 @@ def _literal_equations(app, what, name, obj, options, lines):
     lines[:] = out
 
 
+def _escape_shapes(app, what, name, obj, options, lines):
+    """Stars of shapes in types, such as "*W N", are no emphasis."""
+    lines[:] = [line.replace("*", r"\*") if line.startswith(":vartype") else line for line in lines]
+
+
 def _skip_repeated(app, what, name, obj, skip, options):
     """Skip a name of a subpackage that is already described as a name of kaffee."""
     return True if what == "module" and name in kaffee.__all__ and getattr(kaffee, name) is obj else None
 
 
 def setup(app):
-    """Connect both; equations come before napoleon, which reads the sections."""
+    """Connect all; equations come before napoleon, which reads the sections and writes the types."""
     app.connect("autodoc-process-docstring", _literal_equations, priority=400)
+    app.connect("autodoc-process-docstring", _escape_shapes, priority=600)
     app.connect("autodoc-skip-member", _skip_repeated)

@@ -24,7 +24,7 @@ class Shell(eqx.Module):
     """Gamma = diag(exp(2 g)) and Lambda = diag(exp(2 l)) as log standard deviations, in standardised units.
 
     Attributes:
-        bound: Of |g| and |l|, so that training cannot take them out of the range of single precision.
+        bound: Of g and l in absolute value, so that training cannot take them out of the range of single precision.
     """
 
     log_process_std: Float[Array, " M"]
