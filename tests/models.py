@@ -17,7 +17,7 @@ from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.recursion import Dynamics, Recursion, arrange_observations, step
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP, _monomials
-from kaffee.model.matrices import LowRankMatrix
+from kaffee.model.matrices import BandedMatrix, LowRankMatrix
 from kaffee.model.observation import LinearObservation, Projection
 from kaffee.model.statespace import Shell, StateSpaceModel
 from kaffee.model.wrappers import Custom
@@ -26,7 +26,7 @@ LATENT, OBSERVED, GATES = 5, 2, 3
 WINDOWS, STEPS = 3, 7
 
 SWITCHES = [Recursion(assimilate=a, transport=t) for a in (True, False) for t in (True, False)]
-CORES = ["straight_through", "smooth", "hard", "linear", "polynomial", "mlp", "custom", "lowrank"]
+CORES = ["straight_through", "smooth", "hard", "linear", "polynomial", "mlp", "custom", "lowrank", "banded"]
 MAPS = ["projection", "general"]
 
 # Examples are few because each one runs a filter; derandomised, so that a failure is the same on every machine.
@@ -66,6 +66,8 @@ def make_core(kind, *, latent_dim=LATENT, seed=0, dtype=np.float64):
             return ALRNN(0.6 + draw(M, scale=0.1), draw(M, M), draw(M), GATES, kind)
         case "lowrank":
             return ALRNN(0.6 + draw(M, scale=0.1), LowRankMatrix(draw(M, 2), draw(M, 2)), draw(M), GATES, "smooth")
+        case "banded":
+            return ALRNN(0.6 + draw(M, scale=0.1), BandedMatrix(draw(5, M)), draw(M), GATES, "smooth")
         case "linear":
             return Linear(draw(M, M), draw(M))
         case "polynomial":

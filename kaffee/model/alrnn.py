@@ -12,14 +12,14 @@ from jaxtyping import Array, Float, Key
 from kaffee.errors import ConfigError, unknown
 from kaffee.model.core import Core, Covariances, Jacobian, MomentCotangents, State, States, keep, times_shared
 from kaffee.model.matrices import (
-    LowRankMatrix,
     Matrix,
+    Structured,
     as_dense,
     blank,
     cotangent,
     describe_structure,
     diagonal,
-    parse_structure,
+    draw_matrix,
     transported_variances,
 )
 
@@ -175,17 +175,14 @@ class ALRNN(Core):
     ) -> "ALRNN":
         """Draw the paper's initialisation: h = 0, W_ij ~ N(0, 0.01^2), A from a normalised positive-definite matrix.
 
-        With a structure such as "lowrank:16", W = U V' has this rank and entries of the same variance.
+        With a structure, W = U V' has this rank ("lowrank:16"), or these neighbours ("banded:3"), and entries of the
+        same variance.
         """
         key_A, key_W = jax.random.split(key)
         R = jax.random.normal(key_A, (latent_dim, latent_dim), dtype)
         positive = R.T @ R / latent_dim + jnp.eye(latent_dim, dtype=dtype)
         A = jnp.diagonal(positive) / jnp.linalg.eigvalsh(positive)[-1]
-        W: Matrix
-        if (rank := parse_structure(structure)) is None:
-            W = 0.01 * jax.random.normal(key_W, (latent_dim, latent_dim), dtype)
-        else:
-            W = LowRankMatrix.create(latent_dim, rank, 0.01, key=key_W, dtype=dtype)
+        W = draw_matrix(latent_dim, structure, 0.01, key=key_W, dtype=dtype)
         return cls(A=A, W=W, h=jnp.zeros(latent_dim, dtype), num_gates=num_gates)
 
     @property
@@ -238,7 +235,7 @@ class ALRNN(Core):
         if not with_core:
             return None, previous_mean_bar
         A_bar = jnp.sum(mean_bar * z, axis=0)
-        if isinstance(self.W, LowRankMatrix):
+        if isinstance(self.W, Structured):
             W_bar = cotangent(self.W, mean_bar, self.activation(z))
         else:
             W_bar = jax.lax.optimization_barrier(mean_bar.T) @ self.activation(z)

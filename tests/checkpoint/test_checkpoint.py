@@ -23,7 +23,7 @@ from kaffee.errors import CheckpointError
 from kaffee.model.alrnn import ALRNN
 from kaffee.model.core import Core
 from kaffee.model.maps import Linear, Polynomial, ResidualMLP
-from kaffee.model.matrices import LowRankMatrix
+from kaffee.model.matrices import BandedMatrix, LowRankMatrix
 from kaffee.model.observation import LinearObservation, Projection
 from kaffee.model.statespace import Climate, Shell, StateSpaceModel
 from kaffee.model.wrappers import as_core
@@ -78,6 +78,7 @@ CORES = {
     "straight_through": lambda: small_model().core.surrogate(),
     "warm": lambda: ALRNN(draw(4), draw(4, 4), draw(4), 0, "smooth", 0.3),
     "structured": lambda: ALRNN(draw(4), LowRankMatrix(draw(4, 2), draw(4, 2)), draw(4), 2),
+    "banded": lambda: ALRNN(draw(4), BandedMatrix(draw(3, 4)), draw(4), 2),
     "linear": lambda: Linear(draw(4, 4), draw(4)),
     "polynomial": lambda: Polynomial(draw(4, 4), draw(4, 30), draw(4), 3),
     "mlp": lambda: ResidualMLP((draw(6, 4), draw(6, 6), draw(4, 6)), (draw(6), draw(6), draw(4))),

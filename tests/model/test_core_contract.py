@@ -14,6 +14,7 @@ from kaffee.model.wrappers import CORE_TYPES
 CREATORS = {
     "alrnn": {"num_gates": 2},
     "alrnn, structured": {"num_gates": 2, "structure": "lowrank:2"},
+    "alrnn, banded": {"num_gates": 2, "structure": "banded:1"},
     "linear": {},
     "polynomial": {"degree": 3},
     "mlp": {"hidden_dim": 7, "depth": 2},
@@ -30,7 +31,7 @@ def test_jacobian_is_the_derivative(kind, x64):
         np.testing.assert_allclose(core.jacobian(jnp.asarray(z)), finite_jacobian(slope, z), atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", ["straight_through", "smooth", "hard", "lowrank", "linear"])
+@pytest.mark.parametrize("kind", ["straight_through", "smooth", "hard", "lowrank", "banded", "linear"])
 def test_structured_moments_are_the_default_ones(kind, x64):
     """A core's shortcuts compute what the definition by automatic differentiation computes."""
     core = make_core(kind)
@@ -45,7 +46,7 @@ def test_structured_moments_are_the_default_ones(kind, x64):
         np.testing.assert_allclose(flat(ours), flat(generic), rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("kind", ["smooth", "lowrank", "mlp"])
+@pytest.mark.parametrize("kind", ["smooth", "lowrank", "banded", "mlp"])
 def test_products_with_the_tangent_are_those_with_the_jacobian(kind, x64):
     core, rng = make_core(kind), np.random.default_rng(2)
     z, X, d = make_belief().mean, rng.standard_normal((3, LATENT, 2)), rng.uniform(0.1, 1.0, (3, LATENT))
