@@ -67,7 +67,8 @@ install-check: dist
 # Tests that touch every dependency, each in a few seconds; TESTS=tests runs all of them.
 TESTS ?= tests/test_public_api.py tests/checkpoint tests/data/test_frames.py tests/filtering/test_recursion.py \
 	tests/inference/test_online.py tests/inference/test_stablehlo.py tests/report/test_figures.py tests/report/test_page.py \
-	tests/training/test_optimiser.py tests/adapters tests/test_tables.py tests/cli/test_cli_about.py
+	tests/training/test_gaussian_process.py tests/training/test_optimiser.py tests/foundation/test_incontext.py \
+	tests/adapters tests/test_tables.py tests/cli/test_cli_about.py
 
 # The lowest versions that pyproject.toml allows, of direct dependencies; and the newest there are. What old packages use
 # of newer ones beneath them may be deprecated there.
