@@ -22,7 +22,7 @@ SIZES = measure()
 LIMITS = {
     "modules at the top level": (SIZES[TOP].files, 6),
     "files": (sum(size.files for size in SIZES.values()), 195),
-    "lines of Python": (sum(size.lines for size in SIZES.values()), 35_500),
+    "lines of Python": (sum(size.lines for size in SIZES.values()), 36_600),
     "lines of the longest file": (max(path.read_text(encoding="utf-8").count("\n") for path in MODULES), 450),
     "public functions and classes": (sum(size.names for size in SIZES.values()), 715),
     "lines of our own JavaScript": (count_javascript(), 100),

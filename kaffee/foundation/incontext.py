@@ -66,6 +66,8 @@ GAIN, CLEAN_GAIN = 0.02, 1.0
 one step differ by factors that longer forecasts do not show."""
 FIRST_LENGTHS = (1.0, 2.0)
 """Lengths of the regression on raw readings whose tangents a joint estimate begins with."""
+DOUBTFUL, UNEQUAL = 0.03, 5.0
+"""Noise below which, or ratio of that of two coordinates above which, it is asked whether it is noise at all."""
 EXTENDING = 2
 """Times that new rows are denoised before they join a context."""
 NEIGHBOURS = 12
@@ -221,7 +223,15 @@ def _estimate(
     # Of a left-out error about half is noise of the reading before.
     variance = 0.5 * np.mean(first.left_out**2, axis=0)
     joint = estimate_jointly(context.readings, context.states, lags, first.jacobian, variance, rival)
-    return None if joint is None or np.sqrt(joint.observation_variance.max()) < CLEAN else joint
+    if joint is None:
+        return None
+    std = np.sqrt(joint.observation_variance)
+    if std.max() >= CLEAN and (std.max() < DOUBTFUL or std.max() > UNEQUAL * std.min()):
+        # Errors of few kernels may pass for noise; but readings cannot be forecast better than their noise.
+        _, plain = _learn(context.states, context.usable, lags, settings, settings.max_centres)
+        if np.any(np.mean(plain.left_out**2, axis=0) < joint.observation_variance):
+            return None
+    return None if std.max() < CLEAN else joint
 
 
 def _read_jointly(context: "_Context", lags: tuple[int, ...], joint: JointEstimate) -> ContextReading:

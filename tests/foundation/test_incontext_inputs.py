@@ -44,7 +44,7 @@ CONTEXTS = {
     "periodic": np.sin(2 * np.pi * T[:, None] / 20 + np.array([0.0, 1.0])),
     "two values": np.tile([[0.0], [1.0]], (50, 1)),
     "one coordinate": noisy_waves(1),
-    "more coordinates than rows": walk(75, 100),
+    "more coordinates than rows": walk(75, 200),
     "ten rows in gaps": almost_empty(),
     "jump": jumping(),
     "random walk": walk(300, 1),
