@@ -62,7 +62,8 @@ def _filter(
     Broken lines are reported; the exit code is 3 if there were any.
     """
     from kaffee.errors import ConfigError, DataError
-    from kaffee.inference.recordings import COLLAPSE_WARNING, filter_recordings
+    from kaffee.filtering.particles import describe_collapse
+    from kaffee.inference.recordings import filter_recordings
     from kaffee.metrics.scores import NLL_UNIT
 
     believed: dict[str, Any] = {"gate": gate, "patience": patience}
@@ -96,12 +97,8 @@ def _filter(
     if facts["restarts"]:
         often = f"{facts['restarts']} times, in gaps longer than the model can bridge, and"
         _warn(f"warning: the belief was lost {often} started again")
-    if (facts.get("collapsed_fraction") or 0.0) > COLLAPSE_WARNING:
-        _warn(
-            f"warning: the particles collapsed: in {facts['collapsed_fraction']:.0%} of the rows fewer than two count "
-            f"(median {facts['effective_particles']:.1f}), so that bands are too narrow; use many more, or a filter "
-            "for more dimensions, such as etkf:40 or ekf"
-        )
+    if sentence := describe_collapse(facts.get("collapsed_fraction"), facts.get("effective_particles")):
+        _warn(f"warning: {sentence}")
 
 
 def _filter_stream(

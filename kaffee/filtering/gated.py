@@ -15,6 +15,7 @@ from kaffee.data.validation import check_count
 from kaffee.errors import ConfigError
 from kaffee.filtering.gaussian import Belief
 from kaffee.filtering.likelihood import make_dynamics, start_belief, start_step
+from kaffee.filtering.particles import count_effective
 from kaffee.filtering.recursion import Recursion, Step, choose_variance, predict, update
 from kaffee.model.discrete import reading_noise
 from kaffee.model.statespace import StateSpaceModel
@@ -69,6 +70,7 @@ class Row(NamedTuple):
         accepted, rejected: Which entries were used, and which were read but not believed.
         restarted: Whether the belief starts again at this row: the first one, or where the belief was lost.
         fault: Index in `recursion.QUANTITIES`: what was not finite, if that is why.
+        effective: How many particles count after the reading, 1 / sum w^2; None for filters that weigh none.
     """
 
     state_mean: Float[Array, "W M"]
@@ -85,6 +87,7 @@ class Row(NamedTuple):
     rejected: Bool[Array, "W N"]
     restarted: Bool[Array, " W"]
     fault: Int[Array, " W"]
+    effective: Float[Array, " W"] | None = None
 
 
 def make_gate(quantile: float | None = None, patience: int = 10) -> Gate:
@@ -204,5 +207,6 @@ def advance(
         rejected=present & ~accepted,
         restarted=restarted,
         fault=fault,
+        effective=count_effective(now.innovation),
     )
     return Track(belief, jnp.ones_like(track.started), rejections), row, now

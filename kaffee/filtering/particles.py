@@ -7,7 +7,7 @@ particles are chosen is a constant to them, a bias that vanishes with the number
 """
 
 from math import log, pi
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,6 +29,11 @@ from kaffee.filtering.kalman_ensembles import (
 from kaffee.model.core import Core, Covariances, States
 from kaffee.model.discrete import Discrete
 from kaffee.model.observation import ObservationMap
+
+# Fewer effective particles than this describe no distribution: one of them has nearly all of the weight.
+COLLAPSED = 2.0
+# Share of rows with so few of them that is worth a warning: an outlier alone makes one particle win.
+COLLAPSE_WARNING = 0.1
 
 
 class Particles(NamedTuple):
@@ -76,6 +81,27 @@ class ParticleScore(NamedTuple):
     def effective_size(self) -> Float[Array, " W"]:
         """Return how many particles count after the reading and before any resampling, 1 / sum w^2."""
         return jnp.exp(-jax.scipy.special.logsumexp(2.0 * lax.stop_gradient(self.log_weights), axis=1))
+
+
+def count_effective(scored: Any) -> Float[Array, " W"] | None:
+    """Return how many particles count after a reading was scored; None for filters that weigh none."""
+    scored = scored.by if isinstance(scored, DiscreteScore) else scored
+    return scored.effective_size() if isinstance(scored, ParticleScore) else None
+
+
+def describe_collapse(fraction: float | None, median: float | None = None) -> str:
+    """Say that particles collapsed and what to do, if this fraction of the rows is too many; else nothing.
+
+    >>> describe_collapse(0.05)
+    ''
+    """
+    if fraction is None or not fraction > COLLAPSE_WARNING:
+        return ""
+    middle = "" if median is None else f" (median {median:.1f})"
+    return (
+        f"the particles collapsed: in {fraction:.0%} of the rows fewer than two count{middle}, so that bands are too "
+        "narrow; use many more, or a filter for more dimensions, such as etkf:40 or ekf"
+    )
 
 
 class ParticleFilter(Filter):

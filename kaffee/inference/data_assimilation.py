@@ -10,6 +10,7 @@
 """
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from kaffee.data.scaler import GAUSSIAN, encode_discrete
 from kaffee.errors import ConfigError, DataError
 from kaffee.filtering.beliefs import Filter
 from kaffee.filtering.filters import parse_filter
+from kaffee.filtering.particles import COLLAPSED, count_effective, describe_collapse
 from kaffee.filtering.recursion import Dynamics, Recursion, decode_outcome, locate_fault, step
 from kaffee.metrics.calibration import bin_spread_and_error, histogram_density, relative_ranks
 from kaffee.model.core import Core
@@ -58,6 +60,8 @@ class Assimilation(NamedTuple):
         covariances: Of the state given all readings so far, if asked for.
         members: Of an ensemble or of particles, if asked for and there are any.
         final: The last belief, for another run to start from or for forecasts.
+        effective_particles: How many particles count after the reading of a row, 1 / sum w^2; NaN where nothing was
+            read, and None for filters that weigh none.
     """
 
     mean: Float[np.ndarray, "T M"]
@@ -68,6 +72,14 @@ class Assimilation(NamedTuple):
     covariances: Float[np.ndarray, "T M M"] | None
     members: Float[np.ndarray, "T K M"] | None
     final: Any
+    effective_particles: Float[np.ndarray, " T"] | None = None
+
+    @property
+    def collapsed_fraction(self) -> float | None:
+        """Share of the rows with readings after which fewer than two particles count; None if none are weighed."""
+        if self.effective_particles is None or np.isnan(self.effective_particles).all():
+            return None
+        return float(np.mean(self.effective_particles[~np.isnan(self.effective_particles)] < COLLAPSED))
 
     def rmse(self, truth: ArrayLike) -> Float[np.ndarray, " T"]:
         """Compute the root mean square error of the mean over the coordinates, at every row."""
@@ -178,6 +190,8 @@ def assimilate(
 ) -> Assimilation:
     """Assimilate a recording into a known flow by any filter; nothing is trained.
 
+    A particle filter whose particles have collapsed is a warning.
+
     Args:
         flow: The state one row later, as a function of the state or of state and time, a `System` or a `Core`.
         readings: (T, N), one row for each step of the flow; NaN is missing, also whole rows.
@@ -229,7 +243,7 @@ def assimilate(
     outcome = decode_outcome(locate_fault(faults))
     if not outcome.ok:
         raise DataError(f"The filter broke down at row {(outcome.step or 1) - 1}: {outcome}.")
-    means, stds, before, before_std, nll, covariances, members = (
+    means, stds, before, before_std, nll, covariances, members, effective = (
         None if each is None else np.asarray(each, np.float64)[:, 0] for each in kept
     )
     assert means is not None
@@ -237,7 +251,7 @@ def assimilate(
     assert before is not None
     assert before_std is not None
     assert nll is not None
-    return Assimilation(
+    done = Assimilation(
         means[:, :M],
         stds[:, :M],
         before[:, :M],
@@ -246,7 +260,11 @@ def assimilate(
         None if covariances is None else covariances[:, :M, :M],
         None if members is None else members[..., :M],
         final,
+        None if effective is None else np.where(np.isnan(x).all(axis=1), np.nan, effective),
     )
+    if sentence := describe_collapse(done.collapsed_fraction):
+        warnings.warn(sentence, stacklevel=2)
+    return done
 
 
 def _take_members(belief: Any) -> Any:
@@ -274,7 +292,8 @@ def _run(
         moments = (after.mean, jnp.sqrt(after.variances()), before.mean, jnp.sqrt(before.variances()))
         covariance = after.moments().covariance if keep[0] else None
         members = _take_members(after) if keep[1] else None
-        return after, (now.fault, (*moments, now.innovation.nll, covariance, members))
+        effective = count_effective(now.innovation)
+        return after, (now.fault, (*moments, now.innovation.nll, covariance, members, effective))
 
     final, (faults, kept) = jax.lax.scan(body, dynamics.initial, rows)
     return faults, kept, final

@@ -19,6 +19,7 @@ from kaffee.checkpoint.reconstruction import Reconstruction, fill_arrays, named_
 from kaffee.data.validation import check_count
 from kaffee.errors import CheckpointError, ConfigError, DataError
 from kaffee.filtering.gated import Gate, Row, Track, advance, make_gate, new_track
+from kaffee.filtering.particles import ParticleFilter
 from kaffee.filtering.recursion import Recursion
 from kaffee.inference.ensembles import check_left, run_members, summarise_members
 from kaffee.inference.matching import model_columns
@@ -86,7 +87,7 @@ class OnlineFilter:
     def run(self, observations: Float[np.ndarray, "T N"], inputs: Float[np.ndarray, "T K"] | None = None) -> Estimate:
         """Take as many steps as there are rows; the result has a leading axis (T,). Faster than single steps."""
         x = self._append_inputs(self._standardise(observations, axes=2), inputs)
-        rows = [np.empty((0, _find_places(*self._sizes)[1]), self._dtype)]
+        rows = [np.empty((0, self._places()[1]), self._dtype)]
         for first in range(0, len(x), CHUNK):
             part = x[first : first + CHUNK]
             chunk = np.full((CHUNK, x.shape[1]), np.nan, self._dtype)  # rows beyond `part` are not filtered
@@ -223,8 +224,11 @@ class OnlineFilter:
         assert scaler is not None
         return np.hstack([x, scaler.transform(held[1:]).astype(self._dtype)])
 
+    def _places(self) -> tuple[list[slice | int], int]:
+        return _find_places(*self._sizes, isinstance(self.reconstruction.filter.filter, ParticleFilter))
+
     def _estimate(self, packed: Float[np.ndarray, "... K"]) -> Estimate:
-        fields: list[Any] = [packed[..., place] for place in _find_places(*self._sizes)[0]]
+        fields: list[Any] = [packed[..., place] for place in self._places()[0]]
         return Estimate(self.columns, None, RowArrays(Row(*fields), self.reconstruction.scaler))
 
 
@@ -242,7 +246,9 @@ def _compile(recursion: Recursion, structure: Any, static: Any) -> tuple[Callabl
     ) -> tuple[Track, Float[Array, " K"]]:
         track, row, _ = advance(model, recursion, gate, track, x)
         # One array, since every array that leaves the program costs a microsecond.
-        return track, jnp.concatenate([value[0].reshape(-1).astype(row.nll.dtype) for value in row])
+        return track, jnp.concatenate(
+            [value[0].reshape(-1).astype(row.nll.dtype) for value in row if value is not None]
+        )
 
     def build(weights: list[Array]) -> StateSpaceModel:
         return eqx.combine(jax.tree.unflatten(structure, weights), static)
@@ -261,19 +267,20 @@ def _compile(recursion: Recursion, structure: Any, static: Any) -> tuple[Callabl
             track, row = advance_one(model, gate, carry[0], jax.lax.dynamic_slice_in_dim(xs, i, 1))
             return track, jax.lax.dynamic_update_slice_in_dim(carry[1], row[None], i, axis=0)
 
-        width = _find_places(model.num_observed, model.latent_dim)[1]
+        weighted = isinstance(recursion.filter, ParticleFilter)
+        width = _find_places(model.num_observed, model.latent_dim, weighted)[1]
         return jax.lax.fori_loop(0, count, body, (track, jnp.zeros((xs.shape[0], width), model.dtype)))
 
     return one, many
 
 
 @lru_cache
-def _find_places(num_observed: int, latent_dim: int) -> tuple[list[slice | int], int]:
+def _find_places(num_observed: int, latent_dim: int, weighted: bool) -> tuple[list[slice | int], int]:
     """Find the fields of a `Row` in a packed one, and its width; a single number has no axis of its own."""
     N, M = num_observed, latent_dim
     places: list[slice | int] = []
     end = 0
-    for width in (M, M, M, M, N, N, N, N, None, None, N, N, None, None):
+    for width in (M, M, M, M, N, N, N, N, None, None, N, N, None, None, *[None] * weighted):
         places.append(end if width is None else slice(end, end + width))
         end += 1 if width is None else width
     return places, end

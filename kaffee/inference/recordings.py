@@ -1,7 +1,7 @@
 """Filter, smooth and impute whole recordings, in data units."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +13,15 @@ from kaffee.data.scaler import GAUSSIAN
 from kaffee.data.series import Series
 from kaffee.data.validation import check_count
 from kaffee.errors import DataError
-from kaffee.filtering.beliefs import DiscreteScore
 from kaffee.filtering.gated import Row, Track, make_gate
-from kaffee.filtering.particles import ParticleScore
+from kaffee.filtering.particles import COLLAPSED
 from kaffee.filtering.recursion import Step
 from kaffee.filtering.smoother import smooth_rows
-from kaffee.filtering.sweep import batch_recordings, split_recordings, sweep
+from kaffee.filtering.sweep import batch_recordings, keep_row, split_recordings, sweep
 from kaffee.inference.matching import match_series
 from kaffee.inference.results import Estimate, Estimates, RowArrays
 from kaffee.metrics.scores import NLL_UNIT
 from kaffee.model.discrete import reading_noise
-
-# Fewer effective particles than this describe no distribution: one of them has nearly all of the weight.
-COLLAPSED = 2.0
-# Share of rows with so few of them that is worth a warning: an outlier alone makes one particle win.
-COLLAPSE_WARNING = 0.1
 
 
 def filter_recordings(
@@ -58,14 +52,14 @@ def filter_recordings(
     series = match_series(reconstruction, series, any_step=any_step)
     model, scaler = reconstruction.model, reconstruction.scaler
     x = batch_recordings(series.standardised(scaler), model.dtype)
-    keep = _keep_covariance if covariances else _keep_row
+    keep = _keep_covariance if covariances else keep_row
     variance = _read_noise(reconstruction, series, observation_std)
     rows = sweep(model, reconstruction.filter, x, gate=make_gate(gate, patience), keep=keep, variance=variance).rows
     each_row = split_recordings(rows, series.lengths)
-    arrays: list[Any] = [RowArrays(row.row, scaler) for row in each_row]
+    arrays: list[Any] = [RowArrays(row[0] if covariances else row, scaler) for row in each_row]
     if covariances:
         pairs = zip(arrays, each_row, strict=True)
-        arrays = [{**known, "state_covariance": np.asarray(row.covariance, np.float64)} for known, row in pairs]
+        arrays = [{**known, "state_covariance": np.asarray(row[1], np.float64)} for known, row in pairs]
     counts = sum(each["accepted"][~np.isnan(each["log_likelihood"])].sum(axis=0) for each in arrays)
     entries, units = int(np.sum(counts)), float(counts @ scaler.log_scale)
     total = sum(float(np.nansum(each["log_likelihood"])) for each in arrays)
@@ -77,9 +71,9 @@ def filter_recordings(
         "rejected": sum(int(each["rejected"].sum()) for each in arrays),
         "restarts": sum(int(each["restarted"][1:].sum()) for each in arrays),
     }
-    if each_row[0].effective is not None:
+    if "effective_particles" in arrays[0]:
         read = [each["accepted"].any(axis=1) & ~each["restarted"] for each in arrays]
-        effective = np.concatenate([row.effective[seen] for row, seen in zip(each_row, read, strict=True)])
+        effective = np.concatenate([each["effective_particles"][seen] for each, seen in zip(arrays, read, strict=True)])
         facts |= {
             "effective_particles": float(np.median(effective)) if len(effective) else None,
             "collapsed_fraction": float(np.mean(effective < COLLAPSED)) if len(effective) else None,
@@ -105,26 +99,8 @@ def _read_noise(reconstruction: Reconstruction, series: Series, std: Series | No
     return jnp.asarray(values, reconstruction.model.dtype)
 
 
-class _Kept(NamedTuple):
-    """A row, the covariance if it is asked for, and how many particles count, for filters that have any."""
-
-    row: Row
-    effective: Any = None
-    covariance: Any = None
-
-
-def _effective(step: Step) -> Any:
-    scored: Any = step.innovation
-    scored = scored.by if isinstance(scored, DiscreteScore) else scored
-    return scored.effective_size() if isinstance(scored, ParticleScore) else None
-
-
-def _keep_row(track: Track, row: Row, step: Step) -> _Kept:
-    return _Kept(row, _effective(step))
-
-
-def _keep_covariance(track: Track, row: Row, step: Step) -> _Kept:
-    return _Kept(row, _effective(step), track.belief.moments().covariance)
+def _keep_covariance(track: Track, row: Row, step: Step) -> tuple[Row, Any]:
+    return row, track.belief.moments().covariance
 
 
 def draw_filtered(

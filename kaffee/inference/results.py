@@ -64,6 +64,7 @@ _IN_DATA_UNITS: dict[str, Callable[[Row, Scaler], np.ndarray]] = {
     "restarted": lambda row, _: np.asarray(row.restarted, bool),
     "faults": lambda row, _: np.asarray(row.fault, np.int32),
 }
+_WEIGHTED = {"effective_particles": lambda row, _: _float64(row.effective)}
 
 
 class RowArrays(Mapping[str, np.ndarray]):
@@ -71,18 +72,19 @@ class RowArrays(Mapping[str, np.ndarray]):
 
     def __init__(self, row: Row, scaler: Scaler) -> None:
         self._row, self._scaler = row, scaler
+        self._known = _IN_DATA_UNITS if row.effective is None else _IN_DATA_UNITS | _WEIGHTED
         self._converted: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._converted:
-            self._converted[name] = _IN_DATA_UNITS[name](self._row, self._scaler)
+            self._converted[name] = self._known[name](self._row, self._scaler)
         return self._converted[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_IN_DATA_UNITS)
+        return iter(self._known)
 
     def __len__(self) -> int:
-        return len(_IN_DATA_UNITS)
+        return len(self._known)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,6 +108,7 @@ class Estimate:
         nis: v' Omega^-1 v: chi-square with as many degrees of freedom as entries were accepted, if all is well.
         accepted, rejected: Which entries were used, and which were read but not believed.
         restarted: Whether the belief starts again: at the first row, and after it was lost.
+        effective_particles: How many particles count after the row, 1 / sum w^2 (particle filters only).
         faults: What was not finite before a restart, an index in `recursion.QUANTITIES`; 0 if all was.
     """
 

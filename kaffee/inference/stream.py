@@ -11,6 +11,7 @@ from typing import IO, Any, Self
 
 import numpy as np
 
+from kaffee.filtering.particles import COLLAPSED, describe_collapse
 from kaffee.inference._lines import BrokenLine, Clock, LineReader, LineWriter, Reading
 from kaffee.inference.matching import model_frequency
 from kaffee.inference.online import OnlineFilter
@@ -18,6 +19,7 @@ from kaffee.inference.online import OnlineFilter
 READ_SIZE = 1 << 16
 LONGEST_LINE = 1 << 20  # bytes; a longer line is dropped and reported
 PORTION = 4096  # steps that are filtered in one go
+ENOUGH = 100  # readings from which on a stream is told that its particles collapsed, without waiting for its end
 
 
 @dataclass
@@ -28,6 +30,8 @@ class _Followed:
         skipped: Steps that no line came for, as times tell.
         broken: Lines that were no reading; each was reported.
         rejected: Entries that were read but not believed.
+        read: Steps with a reading that was believed, in a belief that had begun.
+        collapsed: Those of them after which fewer than two particles count; None for filters that weigh none.
         closed: Whether the reader of the output left.
     """
 
@@ -37,6 +41,8 @@ class _Followed:
     broken: int = 0
     rejected: int = 0
     restarts: int = 0
+    read: int = 0
+    collapsed: int | None = None
     closed: bool = False
 
 
@@ -62,7 +68,7 @@ def follow(
     broken, blank without a time, or of a time that does not fit, is none.
 
     Args:
-        report: Called with a sentence for every broken line.
+        report: Called with a sentence for every broken line, and once if particles have collapsed.
         skip_broken: A broken line is never a step: its object holds only `line` and `error`.
         any_step: Every line is one step, whatever its time is.
         time_column: The column of times; found by its name if left out.
@@ -73,6 +79,16 @@ def follow(
     step, frequency = online.reconstruction.dt, model_frequency(online.reconstruction) or None
     clock = Clock(None if any_step else step, online.time, online.steps_since_time, frequency)
     total = _Followed()
+    told = False
+
+    def tell_collapse() -> bool:
+        sentence = describe_collapse(
+            total.collapsed / total.read if total.collapsed is not None and total.read else None
+        )
+        if sentence:
+            report(f"warning: {sentence}")
+        return bool(sentence)
+
     try:
         for lines in _read_batches(source):
             texts = [None if line is None else line.decode("utf-8", errors="replace") for line in lines]
@@ -87,9 +103,12 @@ def follow(
                         report(f"line {number}: {reading.error}")
                 target.writelines(_encode(online, writer, readings, total))
                 online.time, online.steps_since_time = clock.time, clock.steps_since_time
+                told = told or (total.read >= ENOUGH and tell_collapse())
             target.flush()
     except BrokenPipeError:
         total.closed = True
+    if not told:
+        tell_collapse()
     return total
 
 
@@ -194,6 +213,10 @@ def _encode(online: OnlineFilter, writer: LineWriter, readings: list[Reading], t
     estimate = online.run(values[:, :N], values[:, N:])
     total.rejected += int(estimate.rejected.sum())
     total.restarts += int(estimate.restarted.sum()) - first
+    read = estimate.accepted.any(axis=1) & ~estimate.restarted
+    total.read += int(read.sum())
+    if "effective_particles" in estimate.arrays:
+        total.collapsed = (total.collapsed or 0) + int((estimate.effective_particles[read] < COLLAPSED).sum())
     total.steps += len(values)
     total.skipped += len(values) - len(steps)
     fields = writer.encode(estimate if len(steps) == len(values) else estimate.at(rows))

@@ -293,6 +293,13 @@ def test_particles_that_collapsed_are_a_warning(kaffee, trained, file, tmp_path)
     assert "warning: the particles collapsed: in " in result.stderr
     result = kaffee("filter", trained, file, "-o", tmp_path / "dense.csv", "--filter", "ekf")
     assert "collapsed" not in result.stderr
+    rows = file.read_text().splitlines()
+    for name, words in (("particle:2", "warning: the particles collapsed: in "), ("ekf", '"collapsed": null')):
+        result = kaffee(
+            "filter", trained, "--follow", "--any-step", "--json", "--filter", name, content="\n".join(rows)
+        )
+        assert result.exit_code == 0, result.exception
+        assert words in result.stderr
 
 
 def test_a_misspelt_filter_is_refused_before_the_work(refused, trained, file, tmp_path):

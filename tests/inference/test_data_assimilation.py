@@ -111,3 +111,25 @@ def test_counts_are_assimilated():
         assimilate(lambda z: z, counts, observation_std=1.0, **how)
     with pytest.raises(DataError, match="whole numbers"):
         assimilate(lambda z: z, counts + 0.5, **how)
+
+
+def test_particles_that_collapsed_are_a_warning():
+    """Far readings of much precision leave one particle; many particles of rough readings all count."""
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    x[::4] = np.nan
+    options = {"start": np.zeros(3), "process_std": 0.5, "start_std": 1.0}
+    with pytest.warns(UserWarning, match=r"the particles collapsed: in \d+% of the rows fewer than two count"):
+        few = assimilate(lambda z: z, x, observation_std=0.05, filter="particle:20", **options)
+    assert few.collapsed_fraction > 0.1
+    many = assimilate(lambda z: z, x, observation_std=2.0, filter="particle:500", **options)
+    assert many.collapsed_fraction == 0.0
+    assert np.array_equal(np.isnan(many.effective_particles), np.isnan(x[:, 0]))
+    seen = many.effective_particles[~np.isnan(x[:, 0])]
+    assert 50.0 < np.median(seen) <= 500.0
+    counts = assimilate(lambda z: z, np.ones((5, 3)), likelihood="poisson", filter="particle:500", **options)
+    assert counts.collapsed_fraction == 0.0
+    dense = assimilate(lambda z: z, x, observation_std=2.0, **options)
+    assert dense.effective_particles is None
+    assert dense.collapsed_fraction is None
+    nothing = assimilate(lambda z: z, np.full((3, 3), np.nan), observation_std=1.0, filter="particle:20", **options)
+    assert nothing.collapsed_fraction is None

@@ -11,8 +11,9 @@ from kaffee.data.series import Series
 from kaffee.data.windows import padded
 from kaffee.data.writing import write_series
 from kaffee.errors import ConfigError, DataError
+from kaffee.filtering.particles import COLLAPSE_WARNING
 from kaffee.filtering.sweep import run_filter
-from kaffee.inference.recordings import COLLAPSE_WARNING, filter_recordings, impute, smooth
+from kaffee.inference.recordings import filter_recordings, impute, smooth
 
 
 @pytest.fixture(scope="module")

@@ -131,3 +131,40 @@ def test_no_line_ends_in_a_traceback(lines):
         assert len(reading.values) == 2
         assert all(isinstance(value, float) for value in reading.values)
         json.dumps(reading.time, allow_nan=False)
+
+
+def test_particles_that_collapsed_are_told_once_and_early():
+    """As soon as there are enough readings, since a stream may have no end; of a shorter one at its end."""
+    reconstruction = reconstruct(make_model("straight_through", dtype=np.float32))
+    rows = SCALER.inverse(np.random.default_rng(0).standard_normal((300, 2)))
+    lines = [f"{left},{right}\n".encode() for left, right in rows]
+    for size, length, expected in ((2, 300, 1), (2, 20, 1), (2000, 300, 0)):
+        filtered = OnlineFilter(reconstruction.with_filter(f"particle:{size}"))
+        whole = OnlineFilter(reconstruction.with_filter(f"particle:{size}")).run(rows[:length])
+        _, reports, counts = followed(filtered, b"".join(lines[:length]))
+        assert counts.read == length - 1
+        assert counts.collapsed == np.sum(whole.effective_particles[1:] < 2.0)
+        assert len(reports) == expected
+        assert all("warning: the particles collapsed: in " in report for report in reports)
+        assert whole.effective_particles.max() <= size * (1.0 + 1e-5)
+    said, first, rest = [], b"".join(lines[:150]), b"".join(lines[150:])
+    source = Telling([first, rest], said)
+    follow(OnlineFilter(reconstruction.with_filter("particle:2")), source, io.StringIO(), said.append)
+    assert source.before == [0, 1, 1]
+
+
+class Telling:
+    """A stream that counts what was reported before each of its parts is asked for."""
+
+    def __init__(self, parts, said):
+        self.parts, self.said, self.before = [*parts, b""], said, []
+
+    def read1(self, size):
+        self.before.append(len(self.said))
+        return self.parts.pop(0)
+
+
+def test_other_filters_have_no_particles_to_count(online):
+    _, _, counts = followed(online(), b"10;-200\n11;-201\n")
+    assert (counts.read, counts.collapsed) == (1, None)
+    assert "effective_particles" not in online().run(np.zeros((2, 2))).arrays
