@@ -61,7 +61,7 @@ def _gate_curvature(z: Float[Array, "..."], gate: str, temperature: float) -> Fl
     return c * sigma * (1.0 - sigma) * (2.0 + c * z * (1.0 - 2.0 * sigma))
 
 
-def rectified_moments(m: Float[Array, "W P"], covariance: Float[Array, "W P P"]) -> tuple[Array, Array, Array]:
+def _rectified_moments(m: Float[Array, "W P"], covariance: Float[Array, "W P P"]) -> tuple[Array, Array, Array]:
     """Compute E relu(z), E relu'(z) and Cov relu(z) for z ~ N(m, covariance).
 
     Means, slopes and variances are exact; covariances are the first terms of Mehler's series in the correlation, which
@@ -95,7 +95,7 @@ def gated_moments(m: States, covariance: Covariances, num_gates: int) -> tuple[S
     """
     split = m.shape[1] - num_gates
     P = covariance[:, split:, split:]
-    mean, slopes, gates = rectified_moments(m[:, split:], P)
+    mean, slopes, gates = _rectified_moments(m[:, split:], P)
     activation = jnp.concatenate([m[:, :split], mean], axis=1)
     d = jnp.concatenate([jnp.ones_like(m[:, :split]), slopes], axis=1)
     return activation, d, gates - slopes[:, :, None] * P * slopes[:, None, :]

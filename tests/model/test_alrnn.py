@@ -7,7 +7,7 @@ import pytest
 from models import GATES, LATENT, make_core
 
 from kaffee.errors import ConfigError
-from kaffee.model.alrnn import ALRNN, _gate_curvature, _gate_slope, _gate_value, rectified_moments
+from kaffee.model.alrnn import ALRNN, _gate_curvature, _gate_slope, _gate_value, _rectified_moments
 
 POINTS = np.array([-3.0, -1.1, -0.2, 0.3, 0.9, 4.0])
 
@@ -162,7 +162,9 @@ def test_moments_of_rectified_gaussians(means, correlation, x64):
     expected_mean = np.einsum("kij,ij->k", g, weight)
     away = g - expected_mean[:, None, None]
     expected = np.einsum("kij,lij,ij->kl", away, away, weight)
-    mean, slopes, covariance = (np.asarray(a[0]) for a in rectified_moments(jnp.asarray(m)[None], jnp.asarray(P)[None]))
+    mean, slopes, covariance = (
+        np.asarray(a[0]) for a in _rectified_moments(jnp.asarray(m)[None], jnp.asarray(P)[None])
+    )
     np.testing.assert_allclose(mean, expected_mean, atol=1e-4)
     np.testing.assert_allclose(
         slopes, [(first > 0)[:, 0] @ weight.sum(axis=1), (weight * (second > 0)).sum()], atol=5e-3
@@ -174,5 +176,5 @@ def test_moments_of_rectified_gaussians(means, correlation, x64):
 @pytest.mark.parametrize("mean", [-3.0, 0.5, 30.0])
 def test_rectified_variances_of_nearly_certain_states_survive_single_precision(mean):
     """Far from the kink the variance is that of z or 0, however small beside the mean."""
-    moments = rectified_moments(jnp.full((1, 1), mean, jnp.float32), jnp.full((1, 1, 1), 1e-10, jnp.float32))
+    moments = _rectified_moments(jnp.full((1, 1), mean, jnp.float32), jnp.full((1, 1, 1), 1e-10, jnp.float32))
     np.testing.assert_allclose(moments[2], 1e-10 * (mean > 0), rtol=1e-5, atol=1e-20)
