@@ -24,7 +24,7 @@ LIMITS = {
     "files": (sum(size.files for size in SIZES.values()), 195),
     "lines of Python": (sum(size.lines for size in SIZES.values()), 36_600),
     "lines of the longest file": (max(path.read_text(encoding="utf-8").count("\n") for path in MODULES), 450),
-    "public functions and classes": (sum(size.names for size in SIZES.values()), 715),
+    "public functions and classes": (sum(size.names for size in SIZES.values()), 725),
     "lines of our own JavaScript": (count_javascript(), 100),
 }
 

@@ -44,7 +44,8 @@ class CoreSettings:
             cores: N, the observed state itself).
         num_gates: P of an AL-RNN; None: half of the latent coordinates.
         hidden_dim, depth, degree: Of an MLP; of a polynomial.
-        structure: Of an AL-RNN's W: "lowrank:16" for W = U V' of rank 16, with which step and tangent are linear in M;
+        structure: Of an AL-RNN's W: "lowrank:16" for W = U V' of rank 16, or "banded:3" for three neighbours on either
+            side, with which step and tangent are linear in M;
             None: a dense matrix, as in the paper.
         start: An existing surrogate to start from instead: the folder of a kaffee model or run, FILE.py:FUNCTION, a
             foundation model, or "incontext" (see `kaffee.fitting.initial_core`); the other settings of the core are
