@@ -184,7 +184,10 @@ def estimate_jointly(
             z[rows] = best.states
             begin = _Mode(best.setting, z, tangents(search.features_of(z, search.steps)), best.variance, -np.inf)
             best = search.visit(best.setting, begin, LAST_STEPS)
-        return None if best is None else JointEstimate(search, best, [len(x) for x in readings])
+        try:
+            return None if best is None else JointEstimate(search, best, [len(x) for x in readings])
+        except LinAlgError:  # the last step may be the one that fails
+            return None
 
 
 class _Search:
