@@ -79,13 +79,15 @@ def solve(
     for group in groups:
         mine = slice(at, at + len(group.steps))
         at = mine.stop
+        if not len(group.steps):  # all of its steps were left out
+            continue
         part = _whiten(group, lags, z[group.first : group.first + len(group.x)], J[mine], phi[mine], R, Q)
         S, right = S + part.features.T @ part.features, right + part.features.T @ part.target
         determinant += part.determinant
         parts.append((group, phi[mine], part))
     Ls = np.linalg.cholesky(S)
     w = cho_solve((Ls, True), right)
-    W, states, squares = w.reshape(N, F).T, [], np.zeros(N)
+    W, states, squares = w.reshape(N, F).T, z.copy(), np.zeros(N)
     cost = float(np.sum(W**2 / prior[:, None]))
     scales = N * np.sum(np.log(prior)) + 2.0 * np.log(np.diag(Ls)).sum() + determinant
     for group, features, part in parts:
@@ -98,12 +100,15 @@ def solve(
         cost += float(np.sum(residuals**2 / R) + np.sum(Q * multiplier**2) + np.sum(new[group.begun] ** 2))
         cost += float(np.sum((new - own)[part.unknown] ** 2)) / UNKNOWN**2
         scales += np.sum(group.seen * np.log(R))
-        states.append(new)
-    found = Solution(np.concatenate(states), W, squares, cost, -0.5 * (cost + scales))
+        states[group.first : group.first + len(group.x)] = new
+    found = Solution(states, W, squares, cost, -0.5 * (cost + scales))
     if certain:
         return found
     root = solve_triangular(Ls, np.eye(len(Ls)), lower=True)
-    return found._replace(root=root, map_variance=np.concatenate([_vary(*each, root) for each in parts]))
+    spread = np.zeros(z.shape)
+    for group, features, part in parts:
+        spread[group.first : group.first + len(group.x)] = _vary(group, features, part, root)
+    return found._replace(root=root, map_variance=spread)
 
 
 class _Part(NamedTuple):

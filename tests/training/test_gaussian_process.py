@@ -140,6 +140,16 @@ def test_a_map_learnt_without_a_piece_does_not_know_it(lorenz):
     assert part < 0.5
 
 
+def test_a_group_may_be_left_out_altogether(lorenz, monkeypatch):
+    monkeypatch.setattr("kaffee.training.errors_in_variables.MOST_ROWS", 80)
+    readings, truth = lorenz
+    first = _tangents([readings], (0,))
+    found = estimate_jointly([readings], [readings], (0,), first.jacobian, 0.5 * np.mean(first.left_out**2, axis=0))
+    fewer = found.without(np.flatnonzero(found.row < 85))
+    assert np.sqrt(np.mean((fewer(truth[:-1]) - truth[1:]) ** 2)) < 0.5
+    np.testing.assert_allclose(found.states[0], truth, atol=0.5)
+
+
 def test_long_recordings_are_cut_and_short_ones_gathered():
     groups = group_rows([np.zeros((MOST_ROWS + 500, 1)), np.zeros((400, 1)), np.zeros((300, 1))], (0, 1))
     assert [len(group.x) for group in groups] == [1250, 1950]
